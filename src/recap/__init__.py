@@ -1,0 +1,1 @@
+"""Language-free zero- and few-shot anomaly detection for medical images."""

@@ -1,0 +1,1 @@
+"""Folders, benchmark domains, support sets, augmentation and generated data."""

@@ -1,0 +1,1 @@
+"""bytes -> Image: readers chosen by content."""

@@ -1,0 +1,1 @@
+"""The ReCAP model: one equation, one function."""

@@ -1,0 +1,1 @@
+"""Pictures and pages to look at."""
