@@ -1,0 +1,203 @@
+"""One settings tree. Defaults < preset < TOML file < `--set a.b=c`; unknown keys are errors."""
+
+import difflib
+import json
+import tomllib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from recap.errors import SettingsError
+
+Preset = Literal["fast", "paper"]
+Conditioning = Literal["gated", "bounded", "unbounded", "static", "tokens"]
+Upsample = Literal["centres", "corners"]
+
+
+class Section(BaseModel):
+    """A group of settings: immutable, and closed to unknown keys."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class EncoderSettings(Section):
+    """Which frozen vision transformer sees the image, and how."""
+
+    name: str = "dinov2-small"
+    """A named encoder, a local folder, or a hub id of a supported family."""
+    input_px: Annotated[int, Field(ge=32, le=2048)] = 240
+    layers: tuple[int, ...] | None = None
+    """Tapped blocks, counted from 1; none means the quarters of the depth."""
+    normalise: Literal["own", "unit"] = "own"
+    """The encoder's own mean and std, or raw 0..1 pixels as MVFA feeds them."""
+    positions: Literal["antialias", "native"] = "antialias"
+    """How position grids are resampled: bicubic with antialias, or as transformers does it."""
+    random_weights: bool = False
+    """For latency work only: the scores mean nothing."""
+
+
+class ModelSettings(Section):
+    """The head on top of the encoder (method, steps 2 to 6)."""
+
+    write_back: bool = False
+    """Adapters write into the encoder (the paper's reading); otherwise they sit at its side."""
+    bottleneck: Annotated[int, Field(ge=1)] | None = None
+    """Token width C; none means min(768, encoder width)."""
+    conditioning: Conditioning = "gated"
+    eta: Annotated[float, Field(gt=0)] = 0.05
+    logit_scale: Annotated[float, Field(gt=0)] = 100.0
+    top_k: Annotated[float, Field(gt=0, le=1)] = 0.10
+    """Share of the patches whose mean is the image score."""
+    upsample: Upsample = "centres"
+    """Where patch values stand in the map: at the patch centres (lines up with the image), or
+    stretched so that the outer patches touch the border (`align_corners=True`, as MVFA does)."""
+    prototype_init: Literal["random", "source_means"] = "random"
+    """Zero-shot only; few-shot prototypes start at the support means."""
+
+
+class MemorySettings(Section):
+    """The memory of normal patches (method, step 7)."""
+
+    weight: Annotated[float, Field(ge=0, le=1)] = 0.5
+    """λ of the branch fusion; zero-shot detectors have no memory and use 0."""
+    augmented: bool = False
+    """Also remember the augmented copies: eleven times the rows."""
+    coreset: Annotated[int, Field(ge=1)] | None = None
+    """At most this many rows per branch and layer, chosen by greedy k-centre."""
+
+
+class TrainingSettings(Section):
+    """How a detector is fitted."""
+
+    epochs: Annotated[int, Field(ge=1)] = 50
+    batch_size: Annotated[int, Field(ge=1)] = 8
+    learning_rate: Annotated[float, Field(gt=0)] | None = None
+    """None means 1e-3 few-shot and 5e-4 zero-shot."""
+    augment: bool = True
+    """Few-shot: eleven fixed copies of every support image."""
+    separation_margin: Annotated[float, Field(ge=-1, le=1)] = 0.0
+    separation_weight: Annotated[float, Field(ge=0)] = 0.1
+    train_with_memory: bool = False
+    """Fuse a leave-one-image-out memory into the training scores."""
+    source_split: Literal["pool", "test"] = "pool"
+    """Zero-shot sources; `test` reproduces MVFA's protocol and is labelled as such."""
+    balance_sources: bool = False
+    """Zero-shot: draw every source domain equally often."""
+    cache_gb: Annotated[float, Field(ge=0)] = 8.0
+    """Frozen tokens are computed once and kept up to this size; above it they are recomputed."""
+
+
+class Settings(Section):
+    """Everything that decides what a fitted detector is."""
+
+    preset: Preset = "fast"
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
+    encoder: EncoderSettings = EncoderSettings()
+    model: ModelSettings = ModelSettings()
+    memory: MemorySettings = MemorySettings()
+    training: TrainingSettings = TrainingSettings()
+
+
+# `fast` is the defaults above. `paper` is the published recipe to the letter.
+PRESETS: dict[str, dict[str, Any]] = {
+    "fast": {},
+    "paper": {
+        "model": {"write_back": True, "upsample": "corners"},
+        "training": {"batch_size": 1},
+    },
+}
+
+
+def resolve_settings(
+    preset: str = "fast",
+    config: Path | None = None,
+    overrides: Iterable[str] = (),
+    **values: Any,
+) -> Settings:
+    """Build the settings: preset, then the TOML file, then `a.b=c` strings, then nested values."""
+    layers = [read_toml(config) if config else {}, *map(parse_override, overrides), values]
+    for layer in layers:
+        preset = layer.get("preset", preset)
+    if preset not in PRESETS:
+        raise SettingsError(f"Unknown preset '{preset}'. Choose from: {', '.join(PRESETS)}.")
+    tree: dict[str, Any] = {"preset": preset}
+    for layer in [PRESETS[preset], *layers]:
+        _merge(tree, layer)
+    return settings_from_dict(tree)
+
+
+def settings_from_dict(tree: Mapping[str, Any]) -> Settings:
+    """Validate a nested dictionary, naming unknown keys and their nearest neighbours."""
+    _refuse_unknown(tree, Settings, "")
+    try:
+        return Settings.model_validate(tree)
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(str(part) for part in first["loc"])
+        raise SettingsError(f"Setting {key} = {first['input']!r}: {first['msg']}.") from error
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """Read a settings file."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise SettingsError(f"Cannot read the settings file {path}: {error.strerror}.") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise SettingsError(f"{path} is not valid TOML: {error}.") from error
+
+
+def parse_override(text: str) -> dict[str, Any]:
+    """Turn `model.eta=0.1` into a nested dictionary; values are JSON, or else plain text."""
+    key, equals, value = text.partition("=")
+    if not equals or not key.strip():
+        raise SettingsError(f"'{text}' is not a setting. Write it as section.key=value.")
+    try:
+        parsed = json.loads(value)
+    except json.JSONDecodeError:
+        parsed = value.strip()
+    tree: Any = parsed
+    for part in reversed(key.strip().split(".")):
+        tree = {part: tree}
+    return tree
+
+
+def _merge(tree: dict[str, Any], layer: Mapping[str, Any]) -> None:
+    for key, value in layer.items():
+        if isinstance(value, Mapping) and isinstance(tree.get(key), dict):
+            _merge(tree[key], value)
+        else:
+            # Copied, so that merging into the tree never writes into a preset.
+            tree[key] = json.loads(json.dumps(value)) if isinstance(value, Mapping) else value
+
+
+def _refuse_unknown(tree: Mapping[str, Any], section: type[BaseModel], prefix: str) -> None:
+    for key, value in tree.items():
+        if key not in section.model_fields:
+            raise SettingsError(_unknown_key_message(f"{prefix}{key}"))
+        kind = section.model_fields[key].annotation
+        if isinstance(kind, type) and issubclass(kind, BaseModel) and isinstance(value, Mapping):
+            _refuse_unknown(value, kind, f"{prefix}{key}.")
+
+
+def setting_names(section: type[BaseModel] = Settings, prefix: str = "") -> list[str]:
+    """All dotted names of settings."""
+    names: list[str] = []
+    for key, field in section.model_fields.items():
+        kind = field.annotation
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            names += setting_names(kind, f"{prefix}{key}.")
+        else:
+            names.append(f"{prefix}{key}")
+    return names
+
+
+def _unknown_key_message(key: str) -> str:
+    names = setting_names()
+    # Somebody who forgot the section still means the key.
+    same_leaf = [name for name in names if name.rsplit(".", 1)[-1] == key.rsplit(".", 1)[-1]]
+    near = same_leaf or difflib.get_close_matches(key, names, n=1, cutoff=0.4)
+    hint = f" Did you mean '{near[0]}'?" if near else ""
+    return f"Unknown setting '{key}'.{hint} `recap info --settings` lists them all."

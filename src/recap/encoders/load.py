@@ -1,0 +1,143 @@
+"""From a name to a frozen encoder in memory."""
+
+import contextlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from recap.config import EncoderSettings
+from recap.encoders.registry import ENCODERS
+from recap.encoders.weights import locate
+from recap.errors import WeightsError
+
+if TYPE_CHECKING:
+    from recap.encoders.vit import Encoder
+
+Triple = tuple[float, float, float]
+RANDOM = "random"
+"""The checksum of an encoder that was never trained."""
+
+_IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+_CLIP = ((0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711))
+_HALF = ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
+_FAMILY_NORMALISATION = {
+    "clip_vision_model": _CLIP,
+    "siglip_vision_model": _HALF,
+    "siglip2_vision_model": _HALF,
+    "vit": _HALF,
+}
+
+
+def load_encoder(settings: EncoderSettings, seed: int = 0) -> "Encoder":
+    """Load a frozen encoder from local files, or build one with random weights if asked to."""
+    from recap.encoders.vit import Encoder
+
+    if settings.random_weights:
+        model, normalisation, checksum = *_random_model(settings.name, seed), RANDOM
+    else:
+        files = locate(settings.name)
+        model, normalisation = _saved_model(files.folder, settings.name)
+        checksum = files.sha256
+    mean, std = normalisation if settings.normalise == "own" else ((0.0,) * 3, (1.0,) * 3)
+    return Encoder(
+        model,
+        name=settings.name,
+        checksum=checksum,
+        input_px=settings.input_px,
+        layers=settings.layers,
+        mean=mean,
+        std=std,
+        antialias_positions=settings.positions == "antialias",
+    )
+
+
+def _random_model(name: str, seed: int) -> tuple[Any, tuple[Triple, Triple]]:
+    import torch
+
+    entry = ENCODERS.get(name)
+    config = dict(entry.config, model_type=entry.model_type) if entry else _read_config(Path(name))
+    with torch.random.fork_rng(), _quiet_transformers():
+        torch.manual_seed(seed)
+        model = _class_of(config)(_vision_config(config))
+    return model, (entry.mean, entry.std) if entry else _normalisation(Path(name), config)
+
+
+def _saved_model(folder: Path, name: str) -> tuple[Any, tuple[Triple, Triple]]:
+    import torch
+
+    config = _read_config(folder)
+    with _quiet_transformers():
+        model = _class_of(config).from_pretrained(
+            folder,
+            config=_vision_config(config),
+            local_files_only=True,
+            use_safetensors=True,
+            dtype=torch.float32,
+        )
+    entry = ENCODERS.get(name)
+    return model, (entry.mean, entry.std) if entry else _normalisation(folder, config)
+
+
+def _read_config(folder: Path) -> dict[str, Any]:
+    path = folder / "config.json"
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise WeightsError(
+            f"Cannot read {path}: {error}. An encoder folder holds config.json and "
+            "model.safetensors; `recap weights list` shows the named encoders."
+        ) from error
+
+
+def _family_name(config: dict[str, Any]) -> str:
+    from recap.encoders.vit import FAMILIES, VISION_TOWERS
+
+    kind = str(config.get("model_type", ""))
+    kind = VISION_TOWERS.get(kind, kind)
+    if kind not in FAMILIES:
+        raise WeightsError(
+            f"Model type '{kind}' is not supported. Supported: {', '.join(sorted(FAMILIES))}."
+        )
+    return kind
+
+
+def _class_of(config: dict[str, Any]) -> Any:
+    import transformers
+
+    from recap.encoders.vit import FAMILIES
+
+    return getattr(transformers, FAMILIES[_family_name(config)].model_class)
+
+
+def _vision_config(config: dict[str, Any]) -> Any:
+    import transformers
+
+    from recap.encoders.vit import FAMILIES
+
+    config_class = getattr(transformers, FAMILIES[_family_name(config)].config_class)
+    return config_class.from_dict(config.get("vision_config", config))
+
+
+def _normalisation(folder: Path, config: dict[str, Any]) -> tuple[Triple, Triple]:
+    """The mean and std beside the weights, or those usual in the family."""
+    path = folder / "preprocessor_config.json"
+    if path.is_file():
+        values = json.loads(path.read_text(encoding="utf-8"))
+        if "image_mean" in values and "image_std" in values:
+            return tuple(values["image_mean"]), tuple(values["image_std"])
+    return _FAMILY_NORMALISATION.get(_family_name(config), _IMAGENET)
+
+
+@contextlib.contextmanager
+def _quiet_transformers() -> Iterator[None]:
+    """Text-tower keys that a vision tower does not use are expected, not worth a warning."""
+    from transformers.utils import logging
+
+    before = logging.get_verbosity()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(before)

@@ -1,0 +1,203 @@
+"""A frozen vision transformer whose blocks are run one by one, on transformers.
+
+The families differ in how they embed pixels and where their blocks are; nothing else. Running the
+blocks ourselves lets adapters write back between them and the frozen prefix be computed once.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Self
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True)
+class Family:
+    """What sets one family of vision transformers apart."""
+
+    model_class: str
+    config_class: str
+    embed: Callable[[nn.Module, Tensor, bool], Tensor]
+    """(model, pixels, interpolate) -> tokens before the first block."""
+    blocks: Callable[[Any], nn.ModuleList]
+    prefix_tokens: Callable[[Any], int]
+    """Tokens before the patches: class token and registers, from the configuration."""
+    positions: str | None
+    """Attribute of `model.embeddings` with the learned position table, if there is one."""
+
+
+def _embed_clip(model: Any, pixels: Tensor, interpolate: bool) -> Tensor:
+    tokens = model.embeddings(pixels, interpolate_pos_encoding=interpolate)
+    return model.pre_layrnorm(tokens)
+
+
+def _embed_interpolating(model: Any, pixels: Tensor, interpolate: bool) -> Tensor:
+    return model.embeddings(pixels, interpolate_pos_encoding=interpolate)
+
+
+def _embed_plain(model: Any, pixels: Tensor, interpolate: bool) -> Tensor:
+    return model.embeddings(pixels)
+
+
+def _embed_siglip2(model: Any, pixels: Tensor, interpolate: bool) -> Tensor:
+    """SigLIP 2 takes flattened patches, (row, column, channel) within each."""
+    patch = model.config.patch_size
+    grid = pixels.shape[-1] // patch
+    pixels = pixels[..., : grid * patch, : grid * patch]
+    cells = pixels.unflatten(2, (grid, patch)).unflatten(4, (grid, patch))  # (B, 3, g, p, g, p)
+    patches = cells.permute(0, 2, 4, 3, 5, 1).flatten(3).flatten(1, 2)  # (B, g*g, p*p*3)
+    shapes = torch.full((len(pixels), 2), grid, device=pixels.device)
+    return model.embeddings(patches, shapes)
+
+
+FAMILIES: dict[str, Family] = {
+    "clip_vision_model": Family(
+        "CLIPVisionModel", "CLIPVisionConfig", _embed_clip,
+        lambda m: m.encoder.layers, lambda c: 1, "position_embedding",
+    ),
+    "dinov2": Family(
+        "Dinov2Model", "Dinov2Config", _embed_plain,
+        lambda m: m.encoder.layer, lambda c: 1, "position_embeddings",
+    ),
+    "dinov2_with_registers": Family(
+        "Dinov2WithRegistersModel", "Dinov2WithRegistersConfig", _embed_plain,
+        lambda m: m.encoder.layer, lambda c: 1 + c.num_register_tokens, "position_embeddings",
+    ),
+    "dinov3_vit": Family(
+        "DINOv3ViTModel", "DINOv3ViTConfig", _embed_plain,
+        lambda m: m.model.layer, lambda c: 1 + c.num_register_tokens, None,
+    ),
+    "siglip_vision_model": Family(
+        "SiglipVisionModel", "SiglipVisionConfig", _embed_interpolating,
+        lambda m: m.encoder.layers, lambda c: 0, "position_embedding",
+    ),
+    "siglip2_vision_model": Family(
+        "Siglip2VisionModel", "Siglip2VisionConfig", _embed_siglip2,
+        lambda m: m.encoder.layers, lambda c: 0, None,
+    ),
+    "vit": Family(
+        "ViTModel", "ViTConfig", _embed_interpolating,
+        lambda m: m.layers, lambda c: 1, "position_embeddings",
+    ),
+}  # fmt: skip
+
+# A checkpoint of image and text towers names the pair; we want its vision tower.
+VISION_TOWERS = {
+    "clip": "clip_vision_model",
+    "siglip": "siglip_vision_model",
+    "siglip2": "siglip2_vision_model",
+}
+
+
+class Encoder(nn.Module):
+    """A frozen transformer at one input size, with its tapped layers."""
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(
+        self,
+        model: Any,
+        *,
+        name: str,
+        checksum: str,
+        input_px: int,
+        layers: tuple[int, ...] | None = None,
+        mean: tuple[float, float, float] = (0.0, 0.0, 0.0),
+        std: tuple[float, float, float] = (1.0, 1.0, 1.0),
+        antialias_positions: bool = True,
+    ) -> None:
+        super().__init__()
+        self.family = FAMILIES[model.config.model_type]
+        self.name, self.checksum, self.input_px = name, checksum, input_px
+        self.width = int(model.config.hidden_size)
+        self.depth = int(model.config.num_hidden_layers)
+        self.patch_px = int(model.config.patch_size)
+        self.grid = input_px // self.patch_px
+        self.prefix_tokens = self.family.prefix_tokens(model.config)
+        self.layers = layers or quarter_layers(self.depth)
+        check_layers(self.layers, self.depth)
+        self.interpolate = not antialias_positions
+        if antialias_positions and self.family.positions:
+            resample_positions(model, self.family, self.grid, input_px)
+        self.model = model.eval().requires_grad_(False)
+        self.register_buffer("mean", torch.tensor(mean).view(3, 1, 1), persistent=False)
+        self.register_buffer("std", torch.tensor(std).view(3, 1, 1), persistent=False)
+
+    def train(self, mode: bool = True) -> Self:
+        """Stay in evaluation mode: a frozen encoder has no dropout, even while heads train."""
+        return super().train(False)
+
+    def embed(self, pixels: Tensor) -> Tensor:
+        """0..1 pixels (B, 3, S, S) -> tokens before the first block (B, T, width)."""
+        normalised = (pixels - self.mean) / self.std
+        return self.family.embed(self.model, normalised, self.interpolate)
+
+    def run(self, tokens: Tensor, start: int, stop: int) -> Tensor:
+        """Run the blocks start + 1 .. stop (counted from 1)."""
+        extra = self._block_arguments(tokens)
+        for block in self.family.blocks(self.model)[start:stop]:
+            tokens = block(tokens, attention_mask=None, **extra)
+        return tokens
+
+    def patches(self, tokens: Tensor) -> Tensor:
+        """Drop class and register tokens: (B, T, width) -> (B, R, width)."""
+        return tokens[:, self.prefix_tokens :]
+
+    def taps(self, pixels: Tensor) -> Tensor:
+        """Patch tokens after every tapped layer of the untouched encoder: (B, L, R, width)."""
+        tokens, taps, done = self.embed(pixels), [], 0
+        for layer in self.layers:
+            tokens, done = self.run(tokens, done, layer), layer
+            taps.append(self.patches(tokens))
+        return torch.stack(taps, dim=1)
+
+    def _block_arguments(self, tokens: Tensor) -> dict[str, Any]:
+        rope = getattr(self.model, "rope_embeddings", None)
+        if rope is None:
+            return {}
+        # Rotary positions depend on the size of the input alone.
+        blank = tokens.new_empty((1, 3, self.input_px, self.input_px))
+        return {"position_embeddings": rope(blank)}
+
+
+def quarter_layers(depth: int) -> tuple[int, ...]:
+    """The tapped layers Ω: quarters of the depth, counted from 1."""
+    return tuple(round(depth * quarter / 4) for quarter in (1, 2, 3, 4))
+
+
+def check_layers(layers: tuple[int, ...], depth: int) -> None:
+    """Refuse layers that do not exist or do not ascend."""
+    if list(layers) != sorted(set(layers)) or layers[0] < 1 or layers[-1] > depth:
+        from recap.errors import SettingsError
+
+        raise SettingsError(
+            f"encoder.layers = {list(layers)}: give ascending block numbers from 1 to {depth}."
+        )
+
+
+@torch.no_grad()
+def resample_positions(model: Any, family: Family, grid: int, input_px: int) -> None:
+    """Resize the learned position grid once, bicubic with antialias, to the input's grid."""
+    embeddings = model.embeddings
+    holder = getattr(embeddings, str(family.positions))
+    table = holder.weight if isinstance(holder, nn.Embedding) else holder[0]  # (prefix + g², width)
+    # Registers carry no position, so at most the class token stands before the grid.
+    class_rows = min(1, family.prefix_tokens(model.config))
+    side = round((len(table) - class_rows) ** 0.5)
+    if side == grid:
+        resampled = table
+    else:
+        square = table[class_rows:].T.reshape(1, -1, side, side)
+        square = F.interpolate(square, (grid, grid), mode="bicubic", antialias=True)
+        resampled = torch.cat([table[:class_rows], square.flatten(2)[0].T])
+    if isinstance(holder, nn.Embedding):
+        embeddings.position_embedding = nn.Embedding.from_pretrained(resampled.clone())
+        embeddings.position_ids = torch.arange(len(resampled), device=table.device)[None]
+        embeddings.num_positions, embeddings.image_size = len(resampled), input_px
+    else:
+        embeddings.position_embeddings = nn.Parameter(resampled[None].clone())
+        if hasattr(embeddings, "image_size"):
+            embeddings.image_size = (input_px, input_px)

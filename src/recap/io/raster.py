@@ -1,0 +1,192 @@
+"""Raster files and arrays to `Image`: PNG, JPEG, TIFF, BMP and WebP, told apart by content.
+
+Grey images stay (H, W); everything else becomes RGB (H, W, 3). Transparent pixels are laid over
+black, and EXIF orientation is applied. Grey keeps its 16 bits; Pillow decodes 16-bit colour to 8.
+"""
+
+import threading
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image as PillowImage
+from PIL import ImageOps, UnidentifiedImageError
+
+from recap.errors import InputError
+from recap.types import BoolArray, FloatArray, Image
+
+FORMATS = ("PNG", "JPEG", "TIFF", "BMP", "WEBP")
+# Just under the size at which Pillow itself refuses to decode.
+MAX_PIXELS = 178_000_000
+# An integer mask whose largest value is below this part of its range holds label numbers.
+LABEL_RANGE = 1 / 16
+
+_TIFF_BITS, _TIFF_PHOTOMETRIC = 258, 262
+# `warnings.catch_warnings` swaps a list that all threads share.
+_quiet = threading.Lock()
+
+
+def read_image(path: str | Path) -> Image:
+    """Read one raster file as grey (H, W) or RGB (H, W, 3), float32 in 0..1."""
+    return Image(_to_unit(_read_values(Path(path)), str(path)), str(path))
+
+
+def read_mask(path: str | Path) -> BoolArray:
+    """Read a lesion mask (H, W): true where any channel is above half of the value range.
+
+    Integer masks stored as 0 and 1 count as well; label maps with larger numbers are refused.
+    """
+    values = _read_values(Path(path))
+    if np.issubdtype(values.dtype, np.integer):
+        colours = _without_alpha(values)
+        top, most = int(colours.max()), np.iinfo(values.dtype).max
+        if top <= 1:
+            return np.asarray(colours.any(axis=2))
+        if top < LABEL_RANGE * most:
+            raise InputError(
+                f"{path}: the largest value of this mask is {top}, which looks like label numbers. "
+                f"Save the mask with 0 for healthy and {most} for lesion."
+            )
+    return np.asarray(_without_alpha(_to_unit(values, str(path))).max(axis=2) > 0.5)
+
+
+def image_from_array(array: Any, source: str = "array") -> Image:
+    """Check a numpy array (uint8, uint16, bool or float 0..1; grey, RGB or RGBA) as an `Image`."""
+    values = np.asarray(array)
+    if values.ndim == 3 and values.shape[2] == 1:
+        values = values[..., 0]
+    if values.ndim != 2 and not (values.ndim == 3 and values.shape[2] in (3, 4)):
+        raise InputError(
+            f"{source}: an image must have the shape (H, W), (H, W, 1), (H, W, 3) or (H, W, 4), "
+            f"but this one has {values.shape}. Channels come last; pass volumes slice by slice."
+        )
+    return Image(_to_unit(values, source), source)
+
+
+def _without_alpha(values: NDArray[Any]) -> NDArray[Any]:
+    """Keep the colour channels: (H, W, 1) or (H, W, 3)."""
+    if values.ndim == 2:
+        return values[..., None]
+    return values[..., : 1 if values.shape[2] == 2 else 3]
+
+
+def _to_unit(values: NDArray[Any], source: str) -> FloatArray:
+    """Scale to 0..1 by the pixel type, then lay transparent pixels over black."""
+    if values.size == 0:
+        raise InputError(f"{source}: the image has no pixels (shape {values.shape}).")
+    if values.dtype == np.bool_:
+        unit = values.astype(np.float32)
+    elif values.dtype in (np.uint8, np.uint16):
+        unit = values.astype(np.float32) / np.float32(np.iinfo(values.dtype).max)
+    elif np.issubdtype(values.dtype, np.floating):
+        unit = _checked_floats(values, source)
+    else:
+        raise InputError(
+            f"{source}: pixels of type {values.dtype} have no known range. "
+            "Convert them to 8 or 16 bit unsigned integers, or to floats in 0..1."
+        )
+    if unit.ndim == 3 and unit.shape[2] in (2, 4):
+        unit = unit[..., :-1] * unit[..., -1:]
+        unit = unit[..., 0] if unit.shape[2] == 1 else unit
+    return np.ascontiguousarray(unit)
+
+
+def _checked_floats(values: NDArray[Any], source: str) -> FloatArray:
+    if not np.isfinite(values).all():
+        raise InputError(f"{source}: the image has NaN or infinite pixels. Replace them first.")
+    low, high = float(values.min()), float(values.max())
+    if low < 0 or high > 1:
+        raise InputError(
+            f"{source}: float pixels must lie in 0..1, but these span {low:g} to {high:g}. "
+            "Apply an intensity window first, the same one for all images of a kind."
+        )
+    return values.astype(np.float32)
+
+
+def _read_values(path: Path) -> NDArray[Any]:
+    """Decode to (H, W), (H, W, 2), (H, W, 3) or (H, W, 4), with alpha last where there is any."""
+    try:
+        if path.is_dir():
+            raise InputError(f"{path}: this is a folder, not an image file.")
+        if path.stat().st_size == 0:
+            raise InputError(f"{path}: the file is empty. Copy or export it again.")
+        # Opened here because Pillow maps a path's file and then scrambles turned TIFFs.
+        with path.open("rb") as stream, _quiet, warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            with PillowImage.open(stream, formats=FORMATS) as image:
+                _check_header(image, path)
+                return _decode(image, path)
+    except InputError:
+        raise
+    except PillowImage.DecompressionBombError as error:
+        raise InputError(_too_large(path)) from error
+    # Pillow's decoders answer a damaged file with almost any exception.
+    except Exception as error:
+        raise InputError(f"{path}: {_reason(error)}") from error
+
+
+def _reason(error: Exception) -> str:
+    match error:
+        case FileNotFoundError():
+            return "there is no such file."
+        case PermissionError():
+            return "no permission to read this file."
+        case UnidentifiedImageError():
+            return f"not an image that can be read. Use one of {', '.join(FORMATS)}."
+        case _:
+            return f"the file is damaged or incomplete ({error}). Copy or export it again."
+
+
+def _too_large(path: Path) -> str:
+    return (
+        f"{path}: the image has more than {MAX_PIXELS // 10**6} million pixels, the most that "
+        "is read. Cut it into tiles or shrink it."
+    )
+
+
+def _check_header(image: PillowImage.Image, path: Path) -> None:
+    if image.width * image.height > MAX_PIXELS:
+        raise InputError(_too_large(path))
+    frames = getattr(image, "n_frames", 1)
+    # The further frames of a camera's MPO file are previews of the first.
+    if frames > 1 and image.format != "MPO":
+        raise InputError(
+            f"{path}: the file holds {frames} frames. Save each frame as a file of its own."
+        )
+
+
+def _decode(image: PillowImage.Image, path: Path) -> NDArray[Any]:
+    tags: Any = getattr(image, "tag_v2", {})
+    image.load()
+    image = ImageOps.exif_transpose(image)
+    if image.mode.startswith("I"):
+        return _decode_integers(image, tags, path)
+    if image.mode == "F":
+        return np.asarray(image)
+    transparent = "transparency" in image.info
+    mode = {"1": "L", "L": "L", "LA": "LA", "La": "LA", "RGBA": "RGBA", "RGBa": "RGBA"}.get(
+        image.mode, "RGB"
+    )
+    if image.mode == "PA" or (transparent and image.mode in ("P", "RGB")):
+        mode = "RGBA"
+    elif transparent and mode == "L":
+        mode = "LA"
+    return np.array(image.convert(mode))
+
+
+def _decode_integers(image: PillowImage.Image, tags: Any, path: Path) -> NDArray[Any]:
+    """16-bit grey; wider or signed integers say nothing about their range and are refused."""
+    values = np.asarray(image)
+    if image.mode == "I" and (tags or values.min() < 0 or values.max() > 65535):
+        raise InputError(
+            f"{path}: 32-bit or signed integer pixels ({values.min()} to {values.max()}) have no "
+            "known range. Save the image with 8 or 16 bits after applying an intensity window."
+        )
+    top = 2 ** int(tags.get(_TIFF_BITS, (16,))[0]) - 1
+    # Pillow inverts "white is zero" for 8 bits only.
+    if tags.get(_TIFF_PHOTOMETRIC) == 0:
+        values = top - values
+    scaled = values.astype(np.float64) * (65535 / top)
+    return np.rint(scaled).astype(np.uint16)

@@ -1,0 +1,139 @@
+"""Heat maps over images, on one fixed scale.
+
+A map is never stretched to its own minimum and maximum: a healthy image would glow as red as a
+sick one. `scale_max` is the value that gets the brightest colour, the same for every image of a
+report. A value v is drawn with opacity MAX_OPACITY · v / scale_max, so that tissue at zero stays
+as it is.
+"""
+
+import io
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image as Pillow
+from PIL import ImageDraw, ImageFont
+
+from recap.errors import InputError, SettingsError
+from recap.report.atomic import write_atomic
+from recap.types import BoolArray, FloatArray, Image
+
+RGBArray = NDArray[np.uint8]
+
+MAX_OPACITY = 0.8
+OUTLINE_COLOUR = (0, 229, 255)
+
+# Equal steps of lightness (CIE L* 2 to 91) from black over purple and orange to yellow: the order
+# survives colour blindness and a grey printer.
+_ANCHORS = (
+    (10, 6, 24),
+    (50, 18, 92),
+    (110, 28, 110),
+    (170, 40, 90),
+    (216, 72, 52),
+    (244, 124, 32),
+    (252, 180, 48),
+    (252, 232, 104),
+)
+
+
+def _colour_table() -> RGBArray:
+    anchors = np.asarray(_ANCHORS, np.float64)
+    stops = np.linspace(0, 255, len(anchors))
+    channels = [np.interp(np.arange(256), stops, anchors[:, c]) for c in range(3)]
+    return np.stack(channels, axis=1).round().astype(np.uint8)
+
+
+_TABLE = _colour_table()
+
+
+def colourise(map01: FloatArray) -> RGBArray:
+    """Colours (H, W, 3) of a map (H, W); values outside 0..1 get the end colours."""
+    if not np.isfinite(map01).all():
+        raise InputError("The map holds NaN or infinite values. Score the image again.")
+    return _TABLE[(np.clip(map01, 0.0, 1.0) * 255).round().astype(np.uint8)]
+
+
+def overlay(image: Image, map: FloatArray, scale_max: float = 1.0) -> Pillow.Image:
+    """The image with the map's colours on it, opacity growing with the value from 0 at 0."""
+    if map.shape != image.size_hw:
+        raise InputError(
+            f"{image.source}: the map has shape {map.shape} but the image {image.size_hw}. "
+            "Give the map in the image's own size."
+        )
+    map01 = np.clip(map / _checked_scale(scale_max), 0.0, 1.0)
+    colours = colourise(map01)
+    opacity = (MAX_OPACITY * map01)[..., None]
+    blended = (1 - opacity) * _as_rgb(image) + opacity * colours
+    return Pillow.fromarray(blended.round().astype(np.uint8))
+
+
+def as_picture(image: Image) -> Pillow.Image:
+    """The image itself as an 8-bit RGB picture."""
+    return Pillow.fromarray(_as_rgb(image))
+
+
+def outline(picture: Pillow.Image, mask: BoolArray) -> Pillow.Image:
+    """A copy of the picture with the mask's contour in cyan, on the mask's own edge pixels."""
+    if mask.shape != (picture.height, picture.width):
+        raise InputError(
+            f"The mask has shape {mask.shape} but the picture {(picture.height, picture.width)}. "
+            "Give the mask in the picture's own size."
+        )
+    core = mask
+    # Wider lines on larger pictures: shown at a card's size they come out at 1 to 2 px.
+    for _ in range(max(1, round(min(mask.shape) / 300))):
+        core = _erode(core)
+    pixels = np.array(picture.convert("RGB"))
+    pixels[mask & ~core] = OUTLINE_COLOUR
+    return Pillow.fromarray(pixels)
+
+
+def legend(scale_max: float = 1.0) -> Pillow.Image:
+    """A colour bar of the fixed scale: pure colours above, as drawn on mid-grey below."""
+    width, height, margin = 512, 32, 24
+    ramp = np.tile(np.linspace(0, 1, width, dtype=np.float32), (height // 2, 1))
+    tissue = Image(np.full_like(ramp, 0.5), "legend")
+    bar = np.concatenate([colourise(ramp), np.asarray(overlay(tissue, ramp))])
+    picture = Pillow.new("RGB", (width + 2 * margin, height + 30), "white")
+    picture.paste(Pillow.fromarray(bar), (margin, 4))
+    draw = ImageDraw.Draw(picture)
+    font = ImageFont.load_default(18)
+    for share in (0.0, 0.25, 0.5, 0.75, 1.0):
+        text = f"{share * _checked_scale(scale_max):.3g}"
+        draw.text((margin + share * (width - 1), height + 8), text, "black", font, anchor="mt")
+    return picture
+
+
+def encode_png(picture: Pillow.Image, max_side_px: int | None = None) -> bytes:
+    """The picture as PNG bytes, shrunk first if a side is longer than `max_side_px`."""
+    if max_side_px is not None and max(picture.size) > max_side_px:
+        picture = picture.copy()
+        picture.thumbnail((max_side_px, max_side_px), Pillow.Resampling.LANCZOS)
+    buffer = io.BytesIO()
+    picture.save(buffer, format="PNG", optimize=True)
+    return buffer.getvalue()
+
+
+def save_png(picture: Pillow.Image, path: Path) -> None:
+    """Write the picture; a reader sees the old file or the whole new one, never a part."""
+    write_atomic(path, encode_png(picture))
+
+
+def _as_rgb(image: Image) -> RGBArray:
+    pixels = (np.clip(image.pixels, 0.0, 1.0) * 255).round().astype(np.uint8)
+    return np.repeat(pixels[..., None], 3, axis=2) if pixels.ndim == 2 else pixels
+
+
+def _erode(mask: BoolArray) -> BoolArray:
+    """Drop every pixel that has one of its four neighbours outside the mask or the picture."""
+    padded = np.pad(mask, 1)
+    vertical = padded[:-2, 1:-1] & padded[2:, 1:-1]
+    horizontal = padded[1:-1, :-2] & padded[1:-1, 2:]
+    return mask & vertical & horizontal
+
+
+def _checked_scale(scale_max: float) -> float:
+    if not (np.isfinite(scale_max) and scale_max > 0):
+        raise SettingsError(f"scale_max is {scale_max}; it must be a number above 0, such as 1.0.")
+    return scale_max

@@ -1,0 +1,160 @@
+"""The predictor: one object that scores images, saves itself and comes back the same."""
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from recap.config import EncoderSettings
+from recap.encoders.load import RANDOM, load_encoder
+from recap.errors import BundleError, WeightsError
+from recap.io import image_from_array, read_image
+from recap.io.resize import SquareResize
+from recap.model.recap import Output, ReCAP
+from recap.scoring.bundle import Card, read_card, read_tensors, write_bundle
+from recap.types import Image, Prediction
+
+Source = str | Path | np.ndarray | Image
+
+
+class Detector:
+    """A fitted detector.
+
+    >>> detector = recap.load("brain.recap")                      # doctest: +SKIP
+    >>> prediction = detector.score("slice.png")                  # doctest: +SKIP
+    >>> prediction.score, prediction.map.shape                    # doctest: +SKIP
+    """
+
+    def __init__(self, model: ReCAP, card: Card) -> None:
+        self.model = model.eval()
+        self.card = card
+
+    @property
+    def map_scale(self) -> float:
+        """The map value drawn at full strength; fixed, so that healthy images stay dark.
+
+        Probabilities fill 0..1. A memory alone gives half cosine distances, which stay far below.
+        """
+        return 1.0 if self.card.mode != "normal-only" else 0.25
+
+    def score(self, image: Source) -> Prediction:
+        """Score one image: a file, an array or an `Image`."""
+        return next(self.score_batch([image]))
+
+    def score_batch(self, images: Iterable[Source], batch_size: int = 1) -> Iterator[Prediction]:
+        """Score images as they come. The scores do not depend on the batch size.
+
+        Larger batches pay on a GPU; on a CPU they only cost memory.
+        """
+        pending: list[Image] = []
+        for image in images:
+            pending.append(as_image(image))
+            if len(pending) == batch_size:
+                yield from self._score(pending)
+                pending = []
+        if pending:
+            yield from self._score(pending)
+
+    def raw_output(self, images: list[Image]) -> Output:
+        """The model's output in the input's frame (S × S), for metrics at that size."""
+        pixels = torch.stack([self.preprocess(image) for image in images])
+        with torch.inference_mode():
+            return self.model(pixels.to(self.model.theta_det.device))
+
+    def preprocess(self, image: Image) -> Tensor:
+        """Source pixels to the encoder's square: (3, S, S) in 0..1."""
+        resize = SquareResize(image.size_hw, self.model.encoder.input_px)
+        return torch.from_numpy(resize.apply(image.pixels)).permute(2, 0, 1)
+
+    def _score(self, images: list[Image]) -> Iterator[Prediction]:
+        output = self.raw_output(images)
+        for index, image in enumerate(images):
+            yield self._prediction(output, index, image)
+
+    def _prediction(self, output: Output, index: int, image: Image) -> Prediction:
+        resize = SquareResize(image.size_hw, self.model.encoder.input_px)
+
+        def to_source(maps: Tensor) -> np.ndarray:
+            return resize.invert(maps[index].cpu().numpy())
+
+        prototype, memory, drift = output.prototype, output.memory, output.drift
+        return Prediction(
+            score=float(output.score[index]),
+            map=to_source(output.map),
+            score_prototype=float(prototype.score[index]) if prototype else None,
+            score_memory=float(memory.score[index]) if memory else None,
+            map_prototype=to_source(prototype.map) if prototype else None,
+            map_memory=to_source(memory.map) if memory else None,
+            drift=drift[index].cpu().numpy() if drift is not None else None,
+            source=image.source,
+        )
+
+    def save(self, path: str | Path) -> None:
+        """Save as one folder; an existing bundle there is replaced."""
+        write_bundle(Path(path), self.card, head_tensors(self.model))
+
+
+def load(path: str | Path, device: str = "cpu", random_weights: bool = False) -> Detector:
+    """Load a saved detector; its encoder must be here and be the one it was fitted on."""
+    folder = Path(path)
+    card = read_card(folder)
+    is_random = card.encoder.sha256 == RANDOM
+    if is_random and not random_weights:
+        raise BundleError(
+            f"{folder} was fitted on an encoder with random weights, for latency work only: its "
+            "scores mean nothing. Pass --random-weights (random_weights=True) to use it anyway."
+        )
+    model = ReCAP(_encoder_for(folder, card), card.settings, card.mode != "normal-only")
+    _restore(model, read_tensors(folder), folder)
+    return Detector(model.to(device), card)
+
+
+def as_image(source: Any) -> Image:
+    """Whatever the user holds, as an `Image`."""
+    if isinstance(source, Image):
+        return source
+    if isinstance(source, str | Path):
+        return read_image(source)
+    return image_from_array(source)
+
+
+def head_tensors(model: ReCAP) -> dict[str, Tensor]:
+    """All numbers of a detector but its encoder's."""
+    state = model.state_dict()
+    return {k: v.cpu().contiguous() for k, v in state.items() if not k.startswith("encoder.")}
+
+
+def _encoder_for(folder: Path, card: Card) -> Any:
+    settings: EncoderSettings = card.settings.encoder
+    try:
+        encoder = load_encoder(settings, card.settings.seed)
+    except WeightsError as error:
+        raise BundleError(
+            f"{folder} needs the encoder '{card.encoder.name}' "
+            f"(sha256 {card.encoder.sha256[:12]}…). {error}"
+        ) from error
+    if encoder.checksum != card.encoder.sha256:
+        raise BundleError(
+            f"{folder} was fitted on '{card.encoder.name}' with sha256 {card.encoder.sha256}, but "
+            f"the weights here have {encoder.checksum}. Bring the original file back with "
+            f"`recap weights add FILE --name {card.encoder.name}`, or fit again."
+        )
+    return encoder
+
+
+def _restore(model: ReCAP, tensors: dict[str, Tensor], folder: Path) -> None:
+    if "memory" in tensors:
+        model.memory = tensors["memory"]
+    expected = {k: v.shape for k, v in head_tensors(model).items()}
+    found = {k: v.shape for k, v in tensors.items()}
+    if expected != found:
+        wrong = sorted(k for k in expected | found if expected.get(k) != found.get(k))
+        raise BundleError(
+            f"{folder}: {', '.join(wrong)} do not fit its settings. Copy the bundle again."
+        )
+    if not all(bool(torch.isfinite(v).all()) for v in tensors.values()):
+        raise BundleError(f"{folder}: holds values that are not finite. Fit again.")
+    model.load_state_dict(tensors, strict=False)

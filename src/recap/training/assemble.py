@@ -1,0 +1,59 @@
+"""From a trained model to a detector with its card."""
+
+import hashlib
+import json
+from importlib.metadata import version
+from typing import Any
+
+from recap.config import Settings
+from recap.encoders.vit import Encoder
+from recap.model.recap import ReCAP
+from recap.scoring.bundle import Card, EncoderRecord, Mode
+from recap.scoring.detector import Detector
+
+STATEMENTS: dict[Mode, str] = {
+    "few-shot": "Prototypes trained on labelled support images, fused with a memory of the "
+    "normal ones.",
+    "zero-shot": "Prototypes trained on other domains; no image of the target domain was seen, "
+    "so there is no memory.",
+    "normal-only": "Memory branch alone: fitted on normal images only, so nothing was trained. "
+    "Scores are distances of the encoder's own tokens to those images.",
+}
+
+
+def assemble(
+    model: ReCAP, mode: Mode, settings: Settings, support: list[dict[str, Any]], losses: dict[str, float]
+) -> Detector:
+    """Wrap a finished model and say what it is."""
+    encoder = model.encoder
+    card = Card(
+        mode=mode,
+        statement=STATEMENTS[mode],
+        encoder=EncoderRecord(name=encoder.name, sha256=encoder.checksum),
+        preprocessing={
+            "input_px": encoder.input_px,
+            "resize": "square, bicubic with antialias",
+            "mean": encoder.mean.flatten().tolist(),
+            "std": encoder.std.flatten().tolist(),
+        },
+        settings=settings,
+        support=support,
+        losses=losses,
+        versions=library_versions(),
+        fingerprint=fingerprint(mode, settings, encoder, support),
+    )
+    return Detector(model, card)
+
+
+def fingerprint(
+    mode: Mode, settings: Settings, encoder: Encoder, support: list[dict[str, Any]]
+) -> str:
+    """Identifies a fit before it is done: settings, encoder, images and versions."""
+    parts = [mode, settings.model_dump(mode="json"), encoder.checksum, support, library_versions()]
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+
+def library_versions() -> dict[str, str]:
+    """The versions that decide the numbers."""
+    names = ("recap-ad", "torch", "transformers", "numpy", "pillow")
+    return {name: version(name) for name in names}

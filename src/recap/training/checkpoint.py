@@ -1,0 +1,79 @@
+"""Saved training state: one safetensors file, replaced atomically, tied to what is being fitted."""
+
+import json
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+from torch.optim import Adam
+
+from recap.errors import TrainingError
+from recap.model.recap import ReCAP
+
+STATE = ("step", "exp_avg", "exp_avg_sq")
+
+
+class Checkpoint:
+    """Training state in a folder. A file of another fit is refused, not overwritten."""
+
+    def __init__(self, folder: Path, fingerprint: str) -> None:
+        self.folder = folder
+        self._file = folder / "checkpoint.safetensors"
+        self._fingerprint = fingerprint
+        owner = folder / "fingerprint"
+        if owner.exists() and owner.read_text(encoding="utf-8") != fingerprint:
+            raise TrainingError(
+                f"{folder} holds the unfinished fit of other images or settings. "
+                "Finish that one with its own settings, or discard it with --restart."
+            )
+        folder.mkdir(parents=True, exist_ok=True)
+        owner.write_text(fingerprint, encoding="utf-8")
+
+    def save(self, model: ReCAP, optimiser: Adam, epoch: int, losses: dict[str, float]) -> None:
+        """Keep the state after `epoch` finished epochs, with the last one's mean losses."""
+        tensors = {f"model/{name}": p.detach() for name, p in _trained(model)}
+        for name, parameter in _trained(model):
+            for key in STATE:
+                state = optimiser.state[parameter].get(key)
+                if state is not None:  # a branch without masks is never stepped
+                    tensors[f"adam/{name}/{key}"] = state
+        partial = self._file.with_suffix(".tmp")
+        contiguous = {name: t.contiguous().cpu() for name, t in tensors.items()}
+        save_file(contiguous, partial, metadata={"epoch": str(epoch), "losses": json.dumps(losses)})
+        partial.replace(self._file)
+
+    def restore(self, model: ReCAP, optimiser: Adam) -> tuple[int, dict[str, float]]:
+        """Load the last state, if any: the number of finished epochs and the last one's losses."""
+        if not self._file.exists():
+            return 0, {}
+        try:
+            with safe_open(self._file, "pt") as file:
+                tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+                epoch, losses = int(file.metadata()["epoch"]), json.loads(file.metadata()["losses"])
+        except (SafetensorError, KeyError, ValueError) as error:
+            raise TrainingError(
+                f"{self._file} is damaged ({error}). Discard the unfinished fit with --restart."
+            ) from error
+        _restore(model, optimiser, tensors)
+        return epoch, losses
+
+
+def _trained(model: ReCAP) -> list[tuple[str, torch.nn.Parameter]]:
+    return [(name, p) for name, p in model.named_parameters() if p.requires_grad]
+
+
+@torch.no_grad()
+def _restore(model: ReCAP, optimiser: Adam, tensors: dict[str, Tensor]) -> None:
+    for name, parameter in _trained(model):
+        parameter.copy_(tensors[f"model/{name}"])
+        state = {key: tensors.get(f"adam/{name}/{key}") for key in STATE}
+        if state["step"] is not None:
+            optimiser.state[parameter] = {
+                # Adam keeps its step counter on the CPU.
+                key: value if key == "step" else value.to(parameter.device)
+                for key, value in state.items()
+                if value is not None
+            }
+

@@ -1,0 +1,131 @@
+"""Few-shot fitting on the target's own support images, and fitting on normal images alone."""
+
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from recap.config import Settings
+from recap.data.augment import COPIES, augment
+from recap.encoders.load import load_encoder
+from recap.errors import InputError, SettingsError
+from recap.model.recap import ReCAP
+from recap.scoring.detector import Detector
+from recap.training.assemble import assemble, fingerprint
+from recap.training.checkpoint import Checkpoint
+from recap.training.devices import choose_device, process_count
+from recap.training.loop import TrainingSet, train
+from recap.training.objective import Objective
+from recap.training.prefix_store import PrefixStore
+from recap.training.progress import Progress, silent
+from recap.training.support import SupportImage, stack_support, supervised_maps
+
+LEARNING_RATE = 1e-3
+
+
+def fit_few_shot(
+    support: list[SupportImage],
+    settings: Settings,
+    *,
+    work_dir: Path | None = None,
+    device: str = "auto",
+    progress: Progress = silent,
+) -> Detector:
+    """Fit on labelled support images; with normal ones alone the memory is all there is.
+
+    With `work_dir` an interrupted fit goes on where it stopped.
+    """
+    abnormal = torch.tensor([item.abnormal for item in support])
+    if abnormal.all():
+        raise InputError("There are no normal images. A memory of normal patches needs at least 1.")
+    with torch.random.fork_rng():
+        torch.manual_seed(settings.seed)
+        encoder = load_encoder(settings.encoder, settings.seed)
+        model = ReCAP(encoder, settings, trained_head=bool(abnormal.any()))
+    model.to(choose_device(device))
+    records = [item.record for item in support]
+    if not abnormal.any():
+        pixels, _ = stack_support(support, encoder.input_px)
+        model.remember(_tokens(model, pixels, progress))
+        return assemble(model, "normal-only", settings, records, {})
+    checkpoint = None
+    if work_dir is not None:
+        checkpoint = Checkpoint(work_dir, fingerprint("few-shot", settings, encoder, records))
+    data = _training_set(model, support, settings, work_dir)
+    data.store.fill(progress)
+    losses = _train(model, data, abnormal, settings, progress, checkpoint)
+    return assemble(model, "few-shot", settings, records, losses)
+
+
+def _training_set(
+    model: ReCAP, support: list[SupportImage], settings: Settings, work_dir: Path | None
+) -> TrainingSet:
+    pixels, masks = stack_support(support, model.encoder.input_px)
+    copies = 1
+    if settings.training.augment:
+        pixels, masks = augment(pixels, masks)
+        copies = COPIES
+    store = PrefixStore(
+        model,
+        pixels.__getitem__,
+        len(pixels),
+        limit_bytes=settings.training.cache_gb * 1e9,
+        # Several processes would write the same file; each keeps its own tokens instead.
+        folder=work_dir if process_count() == 1 else None,
+    )
+    origin = torch.arange(len(support)).repeat_interleave(copies)
+    return TrainingSet(
+        store=store,
+        abnormal=torch.tensor([item.abnormal for item in support])[origin],
+        masks=masks,
+        has_mask=torch.tensor(supervised_maps(support))[origin],
+        origin=origin,
+        domain=torch.zeros_like(origin),
+    )
+
+
+def _train(
+    model: ReCAP,
+    data: TrainingSet,
+    abnormal: Tensor,
+    settings: Settings,
+    progress: Progress,
+    checkpoint: Checkpoint | None,
+) -> dict[str, float]:
+    copies = len(data.origin) // len(abnormal)
+    normal_copies = (~data.abnormal).nonzero().flatten().tolist()
+    normals = (copies * (~abnormal).nonzero().flatten()).tolist()
+    abnormals = (copies * abnormal.nonzero().flatten()).tolist()
+    model.start_prototypes(_adapt(model, data, normals), _adapt(model, data, abnormals))
+    objective = Objective(model, settings, _leave_one_out(model, data, normals, settings))
+    rate = settings.training.learning_rate or LEARNING_RATE
+    losses = train(objective, data, settings, rate, progress, checkpoint)
+    model.remember(_adapt(model, data, normal_copies if settings.memory.augmented else normals))
+    return losses
+
+
+def _leave_one_out(
+    model: ReCAP, data: TrainingSet, normals: list[int], settings: Settings
+) -> Tensor | None:
+    if not settings.training.train_with_memory:
+        return None
+    if len(normals) < 2:
+        raise SettingsError("training.train_with_memory needs at least 2 normal images, got 1.")
+    return data.store[normals].to(model.theta_det.device)
+
+
+@torch.no_grad()
+def _adapt(model: ReCAP, data: TrainingSet, indices: list[int]) -> Tensor:
+    """Scoring tokens of some images, one by one: (L, 2, N, R, C)."""
+    device = model.theta_det.device
+    return torch.cat([model.adapt(data.store[[i]].to(device)) for i in indices], dim=2)
+
+
+@torch.no_grad()
+def _tokens(model: ReCAP, pixels: Tensor, progress: Progress) -> Tensor:
+    tokens = []
+    for index, image in enumerate(pixels):
+        progress("encode", index, len(pixels), "")
+        tokens.append(model.adapt(model.prefix(image[None].to(model.theta_det.device))))
+    progress("encode", len(pixels), len(pixels), "")
+    return torch.cat(tokens, dim=2)

@@ -1,0 +1,44 @@
+"""`recap.fit`: the one call that makes a detector."""
+
+from pathlib import Path
+from typing import Any
+
+from recap.config import Settings, resolve_settings
+from recap.scoring.detector import Detector
+from recap.training.progress import Progress, silent
+
+
+def fit(
+    normal: Any,
+    abnormal: Any = None,
+    masks: Any = None,
+    *,
+    preset: str = "fast",
+    seed: int = 0,
+    settings: Settings | None = None,
+    work_dir: str | Path | None = None,
+    device: str = "auto",
+    progress: Progress = silent,
+) -> Detector:
+    """Fit a detector on a few images of your own.
+
+    Args:
+        normal: healthy images: a folder, a list of files, or a list of arrays.
+        abnormal: images with lesions, likewise. Without any, the detector is a memory of the
+            normal images and nothing is trained.
+        masks: lesion masks: a folder with files named like the abnormal images, or, with arrays,
+            a list with one mask or None per abnormal image. Optional.
+        preset: `fast` (side adapters) or `paper` (the published recipe).
+        settings: everything else; replaces `preset` and `seed`.
+        work_dir: a folder for unfinished work; an interrupted fit goes on from there.
+    """
+    from recap.training.fewshot import fit_few_shot
+    from recap.training.support import gather_support
+
+    return fit_few_shot(
+        gather_support(normal, abnormal, masks),
+        settings or resolve_settings(preset, seed=seed),
+        work_dir=Path(work_dir) if work_dir is not None else None,
+        device=device,
+        progress=progress,
+    )

@@ -1,0 +1,93 @@
+"""Frozen tokens of the training images, computed once and kept in memory or in a mapped file."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from recap.model.recap import ReCAP
+from recap.training.progress import Progress
+
+ENCODE_AT_ONCE = 8
+"""Images between two marks of progress: at most these are encoded again after a kill."""
+
+
+class PrefixStore:
+    """`store[indices]` gives the frozen prefix of those images (see `ReCAP.prefix`).
+
+    With a folder the tokens live in a memory-mapped file there, and an interrupted pass goes on
+    where it stopped; without one they live in memory. Above `limit_bytes` nothing is kept and
+    every access computes.
+    """
+
+    def __init__(
+        self,
+        model: ReCAP,
+        image: Callable[[int], Tensor],
+        count: int,
+        *,
+        limit_bytes: float,
+        folder: Path | None = None,
+    ) -> None:
+        self._model, self._image, self._count = model, image, count
+        example = self._compute([0])
+        self._shape = (count, *example.shape[1:])
+        self.kept = 4 * float(np.prod(self._shape, dtype=np.float64)) <= limit_bytes
+        self._mark = folder / "tokens.json" if folder else None
+        self._tokens = self._open(folder) if self.kept else None
+
+    def fill(self, progress: Progress) -> None:
+        """Encode whatever is not there yet."""
+        if self._tokens is None:
+            return
+        done = self._done()
+        progress("encode", done, self._count, "")
+        while done < self._count:
+            indices = range(done, min(done + ENCODE_AT_ONCE, self._count))
+            self._tokens[indices.start : indices.stop] = self._compute(list(indices)).cpu().numpy()
+            done = indices.stop
+            self._set_done(done)
+            progress("encode", done, self._count, "")
+
+    def __getitem__(self, indices: list[int]) -> Tensor:
+        if self._tokens is None:
+            return self._compute(indices)
+        return torch.from_numpy(self._tokens[indices])
+
+    def __len__(self) -> int:
+        return self._count
+
+    def _compute(self, indices: list[int]) -> Tensor:
+        device = self._model.theta_det.device
+        # One by one: what is kept must not depend on which images were encoded together.
+        return torch.cat([self._model.prefix(self._image(i)[None].to(device)) for i in indices])
+
+    def _open(self, folder: Path | None) -> np.ndarray:
+        if folder is None:
+            self._in_memory = 0
+            return np.empty(self._shape, dtype=np.float32)
+        path = folder / "tokens.f32"
+        fresh = not path.exists() or self._done() == 0
+        return np.memmap(path, np.float32, "w+" if fresh else "r+", shape=self._shape)
+
+    def _done(self) -> int:
+        if self._mark is None:
+            return self._in_memory
+        try:
+            mark = json.loads(self._mark.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return 0
+        return int(mark["done"]) if mark.get("shape") == list(self._shape) else 0
+
+    def _set_done(self, done: int) -> None:
+        if self._mark is None:
+            self._in_memory = done
+            return
+        if isinstance(self._tokens, np.memmap):
+            self._tokens.flush()
+        partial = self._mark.with_suffix(".tmp")
+        partial.write_text(json.dumps({"shape": list(self._shape), "done": done}))
+        partial.replace(self._mark)

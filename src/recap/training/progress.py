@@ -1,0 +1,13 @@
+"""How fitting tells what it is doing: a call per step, drawn by whoever listens."""
+
+from typing import Protocol
+
+
+class Progress(Protocol):
+    """`progress(stage, done, total, detail)`; stages are `encode` and `train`."""
+
+    def __call__(self, stage: str, done: int, total: int, detail: str) -> None: ...
+
+
+def silent(stage: str, done: int, total: int, detail: str) -> None:
+    """Say nothing."""

@@ -1,0 +1,102 @@
+"""What a detector is fitted on: labelled images in memory, with what identifies them."""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from recap.data.folder import folder_samples
+from recap.data.supports import support_hashes
+from recap.errors import InputError
+from recap.io import image_from_array, read_image, read_mask
+from recap.io.resize import SquareResize
+from recap.types import CLASSES, BoolArray, Image, Sample
+
+
+@dataclass(frozen=True)
+class SupportImage:
+    """One labelled image with its mask, and the record that the bundle keeps of it."""
+
+    image: Image
+    abnormal: bool
+    mask: BoolArray | None
+    record: dict[str, str | None]
+
+
+def load_support(samples: Sequence[Sample]) -> list[SupportImage]:
+    """Read labelled files."""
+    records = support_hashes(samples)
+    return [
+        SupportImage(image, sample.abnormal, _mask_for(image, sample.mask), record)
+        for sample, record in zip(samples, records, strict=True)
+        for image in [read_image(sample.path)]
+    ]
+
+
+def gather_support(normal: Any, abnormal: Any = None, masks: Any = None) -> list[SupportImage]:
+    """Support images from folders, lists of files, or lists of arrays."""
+    if not _holds_arrays(normal) and not _holds_arrays(abnormal):
+        return load_support(folder_samples(normal, abnormal, masks))
+    diseased = list(abnormal) if abnormal is not None else []
+    marks = list(masks) if masks is not None else [None] * len(diseased)
+    if len(marks) != len(diseased):
+        raise InputError(f"{len(diseased)} abnormal images but {len(marks)} masks. Give one each.")
+    healthy = [_from_array(array, None, False, f"normal[{i}]") for i, array in enumerate(normal)]
+    pairs = zip(diseased, marks, strict=True)
+    return healthy + [
+        _from_array(array, mask, True, f"abnormal[{i}]") for i, (array, mask) in enumerate(pairs)
+    ]
+
+
+def stack_support(support: Sequence[SupportImage], size_px: int) -> tuple[Tensor, Tensor]:
+    """Pixels (N, 3, S, S) in 0..1 and masks (N, S, S) at the encoder's input size."""
+    pixels, masks = [], []
+    for item in support:
+        resize = SquareResize(item.image.size_hw, size_px)
+        pixels.append(torch.from_numpy(resize.apply(item.image.pixels)).permute(2, 0, 1))
+        mask = np.zeros((size_px, size_px), bool) if item.mask is None else resize.apply_mask(item.mask)
+        masks.append(torch.from_numpy(np.ascontiguousarray(mask)))
+    return torch.stack(pixels), torch.stack(masks)
+
+
+def supervised_maps(support: Sequence[SupportImage]) -> list[bool]:
+    """Whose maps are supervised: abnormal images with a mask and, if there are any, the normals."""
+    with_masks = any(item.mask is not None for item in support)
+    return [item.mask is not None or (with_masks and not item.abnormal) for item in support]
+
+
+def _holds_arrays(images: Any) -> bool:
+    return isinstance(images, list | tuple) and bool(images) and not isinstance(images[0], str | Path)
+
+
+def _from_array(array: Any, mask: Any, abnormal: bool, name: str) -> SupportImage:
+    image = array if isinstance(array, Image) else image_from_array(array, name)
+    digest = hashlib.sha256(np.ascontiguousarray(image.pixels).tobytes()).hexdigest()
+    lesion = None if mask is None else np.asarray(mask).astype(bool)
+    if lesion is not None and lesion.shape != image.size_hw:
+        raise InputError(f"{name}: its mask has shape {lesion.shape}, the image {image.size_hw}.")
+    mask_digest = None if lesion is None else hashlib.sha256(lesion.tobytes()).hexdigest()
+    record: dict[str, str | None] = {
+        "name": name,
+        "label": CLASSES[abnormal],
+        "sha256": digest,
+        "mask_sha256": mask_digest,
+    }
+    return SupportImage(image, abnormal, lesion, record)
+
+
+def _mask_for(image: Image, path: Path | None) -> BoolArray | None:
+    if path is None:
+        return None
+    mask = read_mask(path)
+    if mask.shape != image.size_hw:
+        raise InputError(
+            f"{path}: the mask is {mask.shape[1]}×{mask.shape[0]} pixels but its image "
+            f"{image.source} is {image.size_hw[1]}×{image.size_hw[0]}. They must match."
+        )
+    return mask

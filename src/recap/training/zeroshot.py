@@ -1,0 +1,132 @@
+"""Zero-shot fitting: train on every other domain, never on the one to be tested."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from recap.config import Settings
+from recap.data.benchmark import Domain
+from recap.data.supports import support_hashes
+from recap.encoders.load import load_encoder
+from recap.errors import InputError
+from recap.io import read_image, read_mask
+from recap.io.resize import SquareResize
+from recap.model.recap import ReCAP
+from recap.scoring.detector import Detector
+from recap.training.assemble import assemble, fingerprint
+from recap.training.checkpoint import Checkpoint
+from recap.training.devices import choose_device, process_count
+from recap.training.loop import TrainingSet, train
+from recap.training.objective import Objective
+from recap.training.prefix_store import PrefixStore
+from recap.training.progress import Progress, silent
+from recap.types import Sample
+
+LEARNING_RATE = 5e-4
+
+
+def fit_zero_shot(
+    sources: Sequence[Domain],
+    settings: Settings,
+    *,
+    work_dir: Path | None = None,
+    device: str = "auto",
+    progress: Progress = silent,
+) -> Detector:
+    """Fit on the labelled pools of the source domains; there is no memory."""
+    samples = source_samples(sources, settings.training.source_split)
+    with torch.random.fork_rng():
+        torch.manual_seed(settings.seed)
+        encoder = load_encoder(settings.encoder, settings.seed)
+        model = ReCAP(encoder, settings)
+    model.to(choose_device(device))
+    records = source_records(samples)
+    checkpoint = None
+    if work_dir is not None:
+        checkpoint = Checkpoint(work_dir, fingerprint("zero-shot", settings, encoder, records))
+    data = _training_set(model, samples, settings, work_dir)
+    data.store.fill(progress)
+    if settings.model.prototype_init == "source_means":
+        _start_at_source_means(model, data)
+    rate = settings.training.learning_rate or LEARNING_RATE
+    losses = train(Objective(model, settings), data, settings, rate, progress, checkpoint)
+    return assemble(model, "zero-shot", settings, records, losses)
+
+
+def leave_one_out(domains: Sequence[Domain], target: str) -> list[Domain]:
+    """The sources for a held-out target: all other domains."""
+    names = [domain.name for domain in domains]
+    if target not in names:
+        raise InputError(f"There is no domain '{target}'. Found: {', '.join(names) or 'none'}.")
+    sources = [domain for domain in domains if domain.name != target]
+    if not sources:
+        raise InputError(f"'{target}' is the only domain. Zero-shot needs at least one other.")
+    return sources
+
+
+def source_samples(sources: Sequence[Domain], split: str) -> list[Sample]:
+    """All labelled images of the sources; both classes must be there."""
+    samples = [s for d in sources for s in (d.pool() if split == "pool" else d.test())]
+    for abnormal, word in ((False, "normal"), (True, "abnormal")):
+        if not any(sample.abnormal == abnormal for sample in samples):
+            raise InputError(f"The source domains have no {word} images.")
+    return samples
+
+
+def source_records(samples: Sequence[Sample]) -> list[dict[str, str | None]]:
+    """What the bundle keeps of each source image: its domain too."""
+    records = support_hashes(samples)
+    return [{**r, "domain": s.domain} for r, s in zip(records, samples, strict=True)]
+
+
+def _training_set(
+    model: ReCAP, samples: list[Sample], settings: Settings, work_dir: Path | None
+) -> TrainingSet:
+    size = model.encoder.input_px
+    store = PrefixStore(
+        model,
+        lambda index: _pixels(samples[index], size),
+        len(samples),
+        limit_bytes=settings.training.cache_gb * 1e9,
+        folder=work_dir if process_count() == 1 else None,
+    )
+    with_masks = {sample.domain for sample in samples if sample.mask is not None}
+    names = sorted({sample.domain for sample in samples})
+    return TrainingSet(
+        store=store,
+        abnormal=torch.tensor([sample.abnormal for sample in samples]),
+        masks=torch.stack([_mask(sample, size) for sample in samples]),
+        has_mask=torch.tensor([sample.domain in with_masks for sample in samples]),
+        origin=torch.arange(len(samples)),
+        domain=torch.tensor([names.index(sample.domain) for sample in samples]),
+    )
+
+
+def _pixels(sample: Sample, size_px: int) -> Tensor:
+    image = read_image(sample.path)
+    square = SquareResize(image.size_hw, size_px).apply(image.pixels)
+    return torch.from_numpy(square).permute(2, 0, 1)
+
+
+def _mask(sample: Sample, size_px: int) -> Tensor:
+    if sample.mask is None:
+        return torch.zeros(size_px, size_px, dtype=torch.bool)
+    mask = read_mask(sample.mask)
+    square = SquareResize((mask.shape[0], mask.shape[1]), size_px).apply_mask(mask)
+    return torch.from_numpy(np.ascontiguousarray(square))
+
+
+@torch.no_grad()
+def _start_at_source_means(model: ReCAP, data: TrainingSet) -> None:
+    """Class means over all source patches, one image at a time."""
+    device = model.theta_det.device
+    sums: list[Tensor | float] = [0.0, 0.0]
+    for index in range(len(data.store)):
+        mean = model.adapt(data.store[[index]].to(device)).mean(dim=3, keepdim=True)
+        sums[int(data.abnormal[index])] += mean  # every image has as many patches as any other
+    normal, abnormal = sums
+    assert isinstance(normal, Tensor) and isinstance(abnormal, Tensor)
+    model.start_prototypes(normal, abnormal)

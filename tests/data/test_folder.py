@@ -1,0 +1,99 @@
+from pathlib import Path
+
+import pytest
+
+from recap.data.folder import folder_samples, list_images, match_masks
+from recap.errors import InputError
+
+
+def touch(root: Path, *names: str) -> list[Path]:
+    paths = [root / name for name in names]
+    for path in paths:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    return paths
+
+
+def test_listing_is_natural_recursive_and_skips_the_hidden(tmp_path: Path) -> None:
+    touch(tmp_path, "s10.png", "s2.PNG", "s1.jpeg", "b/s3.tif", ".x.png", ".git/y.png", "notes.txt")
+    names = [path.relative_to(tmp_path).as_posix() for path in list_images(tmp_path)]
+    assert names == ["b/s3.tif", "s1.jpeg", "s2.PNG", "s10.png"]
+
+
+def test_a_hidden_parent_does_not_hide_the_root(tmp_path: Path) -> None:
+    touch(tmp_path, ".cache/a.png")
+    assert len(list_images(tmp_path / ".cache")) == 1
+
+
+def test_linked_folders_are_followed_once(tmp_path: Path) -> None:
+    touch(tmp_path, "far/a.png", "near/b.png")
+    (tmp_path / "near/link").symlink_to(tmp_path / "far")
+    (tmp_path / "far/loop").symlink_to(tmp_path / "near")
+    assert [path.name for path in list_images(tmp_path / "near")] == ["b.png", "a.png"]
+
+
+def test_a_file_stands_for_itself(tmp_path: Path) -> None:
+    (file,) = touch(tmp_path, "scan")
+    assert list_images(file) == [file]
+
+
+@pytest.mark.parametrize("name", ["", "missing"])
+def test_nothing_to_list(tmp_path: Path, name: str) -> None:
+    with pytest.raises(InputError, match=tmp_path.name):
+        list_images(tmp_path / name)
+
+
+def test_masks_by_name(tmp_path: Path) -> None:
+    images = touch(tmp_path, "img/a.jpg", "img/b.jpg", "img/c.jpg")
+    masks = touch(tmp_path, "mask/a.png", "mask/b_mask.png", "mask/c-mask.png")
+    assert match_masks(images, tmp_path / "mask") == dict(zip(images, masks, strict=True))
+
+
+def test_mismatches_name_up_to_five(tmp_path: Path) -> None:
+    images = touch(tmp_path, *(f"img/{i}.png" for i in range(8)))
+    touch(tmp_path, "mask/0.png")
+    with pytest.raises(InputError, match=r"1\.png, 2\.png, 3\.png, 4\.png, 5\.png, and 2 more"):
+        match_masks(images, tmp_path / "mask")
+    touch(tmp_path, *(f"mask/{i}.png" for i in range(9)))
+    with pytest.raises(InputError, match=r"no image \(8\.png\)"):
+        match_masks(images, tmp_path / "mask")
+    touch(tmp_path, "mask/3_mask.png")
+    with pytest.raises(InputError, match=r"3\.png.*2 masks"):
+        match_masks(images, tmp_path / "mask")
+
+
+def test_equal_names_cannot_be_matched(tmp_path: Path) -> None:
+    images = touch(tmp_path, "img/p1/a.png", "img/p2/a.png")
+    touch(tmp_path, "mask/a.png")
+    with pytest.raises(InputError, match="share a name"):
+        match_masks(images, tmp_path / "mask")
+
+
+def test_samples_put_normals_first(tmp_path: Path) -> None:
+    touch(tmp_path, "ok/1.png", "ok/2.png", "sick/3.png", "sick/masks/3.png")
+    samples = folder_samples(tmp_path / "ok", tmp_path / "sick", tmp_path / "sick/masks", "Knee")
+    assert [(s.path.name, s.abnormal) for s in samples] == [
+        ("1.png", False),
+        ("2.png", False),
+        ("3.png", True),
+    ]
+    assert [s.mask for s in samples] == [None, None, tmp_path / "sick/masks/3.png"]
+    assert {s.domain for s in samples} == {"Knee"}
+
+
+def test_samples_from_lists_of_files_and_folders(tmp_path: Path) -> None:
+    touch(tmp_path, "x/9.png", "y/1.png", "y/2.png")
+    samples = folder_samples([tmp_path / "x/9.png", tmp_path / "y", tmp_path / "y/1.png"])
+    assert [s.path.name for s in samples] == ["9.png", "1.png", "2.png"]
+
+
+def test_impossible_samples(tmp_path: Path) -> None:
+    touch(tmp_path, "ok/1.png", "masks/1.png")
+    with pytest.raises(InputError, match="normal and as abnormal"):
+        folder_samples(tmp_path / "ok", [tmp_path / "ok/1.png"])
+    with pytest.raises(InputError, match="masks need abnormal"):
+        folder_samples(tmp_path / "ok", masks=tmp_path / "masks")
+    with pytest.raises(InputError, match="two folders"):
+        folder_samples(tmp_path / "ok", tmp_path / "masks", tmp_path / "masks")
+    with pytest.raises(InputError, match="empty"):
+        folder_samples([])

@@ -1,0 +1,265 @@
+import io
+import struct
+import warnings
+import zlib
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from PIL import Image as PillowImage
+
+from recap.errors import InputError
+from recap.io import image_from_array, read_image, read_mask
+from recap.io.raster import MAX_PIXELS
+
+RNG = np.random.default_rng(0)
+GREY = RNG.integers(0, 256, (7, 11), dtype=np.uint8)
+RGB = RNG.integers(0, 256, (7, 11, 3), dtype=np.uint8)
+DEEP = RNG.integers(0, 65536, (7, 11), dtype=np.uint16)
+
+
+def save(path: Path, pixels: np.ndarray, **options: object) -> Path:
+    PillowImage.fromarray(pixels).save(path, **options)
+    return path
+
+
+@pytest.mark.parametrize("suffix", [".png", ".tif", ".bmp"])
+@pytest.mark.parametrize("pixels", [GREY, RGB], ids=["grey", "rgb"])
+def test_lossless_8_bit(tmp_path: Path, suffix: str, pixels: np.ndarray) -> None:
+    image = read_image(save(tmp_path / f"a{suffix}", pixels))
+    assert image.pixels.dtype == np.float32
+    assert np.array_equal(image.pixels, pixels.astype(np.float32) / np.float32(255))
+    assert image.size_hw == (7, 11)
+    assert image.source.endswith(f"a{suffix}")
+
+
+@pytest.mark.parametrize("suffix", [".jpg", ".webp"])
+def test_lossy_formats_come_close(tmp_path: Path, suffix: str) -> None:
+    ramp = np.tile(np.linspace(0, 255, 64).astype(np.uint8), (32, 1))
+    pixels = read_image(save(tmp_path / f"a{suffix}", ramp, quality=95)).pixels
+    grey = pixels if pixels.ndim == 2 else pixels.mean(axis=2)
+    assert np.abs(grey - ramp / 255).max() < 0.03
+
+
+@pytest.mark.parametrize("suffix", [".png", ".tif"])
+def test_16_bit_grey_keeps_its_depth(tmp_path: Path, suffix: str) -> None:
+    pixels = read_image(save(tmp_path / f"a{suffix}", DEEP)).pixels
+    assert np.array_equal(np.rint(pixels * 65535).astype(np.uint16), DEEP)
+
+
+def test_16_bit_white_is_zero(tmp_path: Path) -> None:
+    path = save(tmp_path / "a.tif", DEEP, tiffinfo={262: 0})
+    pixels = read_image(path).pixels
+    assert np.array_equal(np.rint(pixels * 65535).astype(np.uint16), 65535 - DEEP)
+
+
+def test_content_decides_not_the_suffix(tmp_path: Path) -> None:
+    path = save(tmp_path / "a.png", GREY)
+    renamed = path.rename(tmp_path / "a.jpg")
+    assert np.array_equal(read_image(renamed).pixels * 255, GREY)
+
+
+def test_float_tiff(tmp_path: Path) -> None:
+    unit = (GREY / 255).astype(np.float32)
+    assert np.array_equal(read_image(save(tmp_path / "a.tif", unit)).pixels, unit)
+    with pytest.raises(InputError, match=r"window"):
+        read_image(save(tmp_path / "b.tif", unit * 300))
+    unit[2, 3] = np.nan
+    with pytest.raises(InputError, match=r"c\.tif.*NaN"):
+        read_image(save(tmp_path / "c.tif", unit))
+
+
+def test_32_bit_integers_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="32-bit"):
+        read_image(save(tmp_path / "a.tif", GREY.astype(np.int32)))
+
+
+def test_alpha_lies_over_black(tmp_path: Path) -> None:
+    rgba = np.dstack([RGB, GREY])
+    expected = (RGB / 255) * (GREY / 255)[..., None]
+    assert np.allclose(read_image(save(tmp_path / "a.png", rgba)).pixels, expected, atol=1e-6)
+    grey_alpha = PillowImage.merge("LA", [PillowImage.fromarray(c) for c in (GREY, RGB[..., 0])])
+    grey_alpha.save(tmp_path / "b.png")
+    pixels = read_image(tmp_path / "b.png").pixels
+    assert pixels.shape == (7, 11)
+    assert np.allclose(pixels, (GREY / 255) * (RGB[..., 0] / 255), atol=1e-6)
+
+
+def test_palette_becomes_rgb_and_bilevel_grey(tmp_path: Path) -> None:
+    palette = PillowImage.fromarray(np.array([[0, 1], [1, 0]], np.uint8), mode="P")
+    palette.putpalette([255, 0, 0, 0, 0, 255])
+    palette.save(tmp_path / "p.png")
+    red, blue = [1, 0, 0], [0, 0, 1]
+    assert read_image(tmp_path / "p.png").pixels.tolist() == [[red, blue], [blue, red]]
+    palette.save(tmp_path / "t.png", transparency=0)
+    assert read_image(tmp_path / "t.png").pixels[0].tolist() == [[0, 0, 0], blue]
+    PillowImage.fromarray(GREY > 99).save(tmp_path / "b.png")
+    assert np.array_equal(read_image(tmp_path / "b.png").pixels, (GREY > 99).astype(np.float32))
+
+
+@pytest.mark.parametrize("suffix", [".jpg", ".tif", ".png"])
+def test_exif_orientation_is_applied(tmp_path: Path, suffix: str) -> None:
+    marked = np.zeros((32, 64), np.uint8)
+    marked[:16, :16] = 255
+    exif = PillowImage.Exif()
+    exif[0x0112] = 6  # stored turned: shown after a quarter turn clockwise
+    pixels = read_image(save(tmp_path / f"a{suffix}", marked, exif=exif)).pixels
+    assert pixels.shape == (64, 32)
+    assert pixels[:8, -8:].mean() > 0.9
+    assert pixels[:8, :8].mean() < 0.1
+
+
+def test_several_frames_are_refused(tmp_path: Path) -> None:
+    pages = [PillowImage.fromarray(GREY), PillowImage.fromarray(GREY)]
+    pages[0].save(tmp_path / "a.tif", save_all=True, append_images=pages[1:])
+    with pytest.raises(InputError, match="2 frames"):
+        read_image(tmp_path / "a.tif")
+
+
+def png_header(width: int, height: int) -> bytes:
+    def chunk(kind: bytes, body: bytes) -> bytes:
+        return (
+            struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
+        )
+
+    start = b"\x89PNG\r\n\x1a\n" + chunk(
+        b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)
+    )
+    return start + chunk(b"IDAT", zlib.compress(b"\0" * 100)) + chunk(b"IEND", b"")
+
+
+@pytest.mark.parametrize("side", [13_360, 60_000])
+def test_huge_images_are_refused_before_decoding(tmp_path: Path, side: int) -> None:
+    assert side * side > MAX_PIXELS
+    (tmp_path / "a.png").write_bytes(png_header(side, side))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(InputError, match="million pixels"):
+            read_image(tmp_path / "a.png")
+
+
+def test_zero_size_and_damage_and_wrong_type(tmp_path: Path) -> None:
+    (tmp_path / "zero.png").write_bytes(png_header(0, 5))
+    (tmp_path / "empty.png").write_bytes(b"")
+    (tmp_path / "text.png").write_text("no image")
+    whole = save(tmp_path / "whole.png", RNG.integers(0, 256, (64, 64), np.uint8)).read_bytes()
+    (tmp_path / "cut.png").write_bytes(whole[: len(whole) // 2])
+    (tmp_path / "gif.png").write_bytes(_gif())
+    for name, reason in {
+        "zero": "zero",
+        "empty": "empty",
+        "text": "not an image",
+        "gif": "not an image",
+        "cut": "damaged",
+        "missing": "no such file",
+    }.items():
+        with pytest.raises(InputError, match=reason) as caught:
+            read_image(tmp_path / f"{name}.png")
+        assert f"{name}.png" in str(caught.value)
+    with pytest.raises(InputError, match="folder"):
+        read_image(tmp_path)
+
+
+def _gif() -> bytes:
+    stream = io.BytesIO()
+    PillowImage.fromarray(GREY).save(stream, "GIF")
+    return stream.getvalue()
+
+
+@settings(
+    max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None
+)
+@given(data=st.data(), kind=st.sampled_from(["PNG", "JPEG", "TIFF", "BMP", "WEBP"]))
+def test_damage_never_leaks_a_foreign_error(tmp_path: Path, data: st.DataObject, kind: str) -> None:
+    stream = io.BytesIO()
+    PillowImage.fromarray(RGB).save(stream, kind)
+    content = bytearray(stream.getvalue())
+    for _ in range(data.draw(st.integers(1, 4))):
+        content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
+    path = tmp_path / "damaged"
+    path.write_bytes(content[: data.draw(st.integers(1, len(content)))])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with suppress(InputError):
+            pixels = read_image(path).pixels
+            assert pixels.min() >= 0
+            assert pixels.max() <= 1
+
+
+@pytest.mark.parametrize(
+    ("array", "expected"),
+    [
+        (GREY, GREY / 255),
+        (DEEP, DEEP / 65535),
+        (GREY > 9, GREY > 9),
+        (GREY / 255, GREY / 255),
+        (GREY[..., None], GREY / 255),
+        (RGB, RGB / 255),
+        (np.dstack([RGB, np.full_like(GREY, 255)]), RGB / 255),
+    ],
+)
+def test_arrays(array: np.ndarray, expected: np.ndarray) -> None:
+    image = image_from_array(array)
+    assert image.source == "array"
+    assert image.pixels.dtype == np.float32
+    assert np.allclose(image.pixels, expected, atol=1e-7)
+
+
+def test_array_is_copied() -> None:
+    array = np.zeros((4, 4), np.float32)
+    image = image_from_array(array)
+    array[0, 0] = 1
+    assert image.pixels[0, 0] == 0
+
+
+@pytest.mark.parametrize(
+    ("array", "reason"),
+    [
+        (np.zeros((3, 8, 8), np.uint8), "shape"),
+        (np.zeros(8, np.uint8), "shape"),
+        (np.zeros((0, 8), np.uint8), "no pixels"),
+        (np.zeros((8, 8), np.int64), "int64"),
+        (np.full((8, 8), 255.0), "0..1"),
+        (np.full((8, 8), -0.1), "0..1"),
+        (np.full((8, 8), np.inf), "infinite"),
+        ([["a"]], "type"),
+    ],
+)
+def test_wrong_arrays(array: object, reason: str) -> None:
+    with pytest.raises(InputError, match=reason) as caught:
+        image_from_array(array, source="scan 7")
+    assert "scan 7" in str(caught.value)
+
+
+LESION = np.array([[0, 1], [1, 0], [0, 0]], bool)
+
+
+@pytest.mark.parametrize(
+    "stored",
+    [
+        LESION.astype(np.uint8) * 255,
+        LESION.astype(np.uint8),
+        LESION.astype(np.uint16) * 65535,
+        LESION.astype(np.uint16),
+        LESION,
+        np.dstack([LESION.astype(np.uint8) * c for c in (0, 255, 0)]),
+        np.dstack(
+            [LESION.astype(np.uint8) * c for c in (255, 0, 0)] + [np.full((3, 2), 255, np.uint8)]
+        ),
+        np.where(LESION, 200, 100).astype(np.uint8),
+    ],
+)
+def test_masks(tmp_path: Path, stored: np.ndarray) -> None:
+    mask = read_mask(save(tmp_path / "m.png", stored))
+    assert mask.dtype == np.bool_
+    assert np.array_equal(mask, LESION)
+
+
+def test_empty_mask_and_label_numbers(tmp_path: Path) -> None:
+    assert not read_mask(save(tmp_path / "e.png", np.zeros((4, 5), np.uint8))).any()
+    for labels in (LESION.astype(np.uint8) * 3, LESION.astype(np.uint16) * 255):
+        with pytest.raises(InputError, match="label numbers"):
+            read_mask(save(tmp_path / "l.png", labels))
