@@ -15,9 +15,9 @@ from recap.errors import RecapError
 from recap.types import Image, Prediction
 
 if TYPE_CHECKING:
-    from recap.build import build_model
     from recap.config import Settings, resolve_settings
     from recap.io import read_image
+    from recap.model.build import build_model
     from recap.scoring.detector import Detector, load
     from recap.training.fit import fit
 
@@ -41,7 +41,7 @@ __all__ = [
 _LAZY = {
     "Detector": "recap.scoring.detector",
     "Settings": "recap.config",
-    "build_model": "recap.build",
+    "build_model": "recap.model.build",
     "fit": "recap.training.fit",
     "load": "recap.scoring.detector",
     "read_image": "recap.io",

@@ -2,7 +2,7 @@
 
 
 class RecapError(Exception):
-    """Base of every error that recap raises on purpose; the command prints it without a traceback."""
+    """Base of all errors raised on purpose; the command prints them without a traceback."""
 
 
 class InputError(RecapError):

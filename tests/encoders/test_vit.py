@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 import torch
 import transformers
+
 from recap.encoders.vit import FAMILIES, Encoder, quarter_layers
 from recap.errors import SettingsError
 

@@ -56,6 +56,17 @@ def test_16_bit_white_is_zero(tmp_path: Path) -> None:
     assert np.array_equal(np.rint(pixels * 65535).astype(np.uint16), 65535 - DEEP)
 
 
+def test_12_bit_tiff_has_its_own_range(tmp_path: Path) -> None:
+    packed = bytes([0x00, 0x0F, 0xFF, 0x80, 0x01, 0x00])  # 0, 4095, 2048, 256: 12 bits each
+    tags = {256: 4, 257: 1, 258: 12, 259: 1, 262: 1, 273: 8, 277: 1, 278: 1, 279: len(packed)}
+    entries = b"".join(struct.pack("<HHII", tag, 4, 1, value) for tag, value in tags.items())
+    directory = struct.pack("<H", len(tags)) + entries + struct.pack("<I", 0)
+    header = b"II*\0" + struct.pack("<I", 8 + len(packed))
+    (tmp_path / "a.tif").write_bytes(header + packed + directory)
+    expected = [0, 1, 2048 / 4095, 256 / 4095]
+    assert read_image(tmp_path / "a.tif").pixels[0].tolist() == pytest.approx(expected, abs=1e-5)
+
+
 def test_content_decides_not_the_suffix(tmp_path: Path) -> None:
     path = save(tmp_path / "a.png", GREY)
     renamed = path.rename(tmp_path / "a.jpg")

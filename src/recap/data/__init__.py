@@ -2,6 +2,7 @@
 
 from recap.data.benchmark import Domain, find_domains, read_domain
 from recap.data.folder import folder_samples, list_images
+from recap.data.phantom import write_phantoms
 from recap.data.supports import Support, draw_support, read_support
 
 __all__ = [
@@ -13,4 +14,5 @@ __all__ = [
     "list_images",
     "read_domain",
     "read_support",
+    "write_phantoms",
 ]

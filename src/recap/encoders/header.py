@@ -92,11 +92,10 @@ def check_fits(path: Path, config: dict[str, Any]) -> None:
         raise WeightsError(f"{path} has width {found[0]}, config.json says {width}: wrong file.")
     if patch is not None and math.prod(found[1:]) != config.get("num_channels", 3) * patch**2:
         raise WeightsError(f"{path} has patches {found[1:]}, config.json says {patch} px.")
-    depth = len({m[1] for name in shapes if (m := re.search(r"\blayers?\.(\d+)\.", name))})
-    if depth != config.get("num_hidden_layers", depth):
-        raise WeightsError(
-            f"{path} has {depth} layers, config.json says {config['num_hidden_layers']}: wrong file."
-        )
+    depth = config.get("num_hidden_layers")
+    layers = len({m[1] for name in shapes if (m := re.search(r"\blayers?\.(\d+)\.", name))})
+    if depth is not None and layers != depth:
+        raise WeightsError(f"{path} has {layers} layers, config.json says {depth}: wrong file.")
 
 
 def _vision_shapes(shapes: Shapes) -> Shapes:
@@ -119,7 +118,7 @@ def _what_it_is(path: Path, start: bytes, size: int) -> str:
     if size == 0:
         return "is empty. Copy it again."
     if start[:4] == b"PK\x03\x04" or start[:1] == b"\x80" or path.suffix in (".bin", ".pt", ".pth"):
-        return f"is a PyTorch pickle. {CONVERT}"
+        return f"is a pickle or an archive. {CONVERT}"
     if start == b"version ":
         return "is a Git LFS pointer, not the file itself: run `git lfs pull` where it comes from."
     return "is not a safetensors file, or its copy is incomplete."

@@ -32,18 +32,21 @@ class Downloaded:
 
 def is_hub_id(name: str) -> bool:
     """Whether a name has the form organisation/model."""
-    return re.fullmatch(r"\w[\w.-]*/\w[\w.-]*", name) is not None
+    part = r"\w(?:[\w.-]{0,94}\w)?"
+    form = re.fullmatch(f"{part}/{part}", name, re.ASCII)
+    return form is not None and not re.search(r"--|\.\.|\.git$", name)
 
 
 def cached_folder(hub_id: str, revision: str | None) -> Path | None:
     """The folder of the hub's own cache that holds configuration and weights, if it does."""
     from huggingface_hub import try_to_load_from_cache
 
-    for file in (CONFIG_FILE, WEIGHTS_FILE):
-        found = try_to_load_from_cache(hub_id, file, cache_dir=_cache_root(), revision=revision)
-        if not isinstance(found, str):
-            return None
-    return Path(found).parent
+    paths = [
+        try_to_load_from_cache(hub_id, file, cache_dir=_cache_root(), revision=revision)
+        for file in (CONFIG_FILE, WEIGHTS_FILE)
+    ]
+    folders = {Path(path).parent for path in paths if isinstance(path, str)}
+    return folders.pop() if all(isinstance(path, str) for path in paths) else None
 
 
 def why_unreachable() -> str | None:
@@ -113,13 +116,20 @@ def _fetch_if_there(hub_id: str, file: str, revision: str | None, folder: Path) 
         return
 
 
+def how_to_convert(hub_id: str, name: str) -> str:
+    """What to do about a model that the hub has only as a pickle."""
+    return (
+        "convert it once, on any machine that can reach the hub, with "
+        f"`python -c \"from transformers import AutoModel as M; M.from_pretrained('{hub_id}')"
+        f".save_pretrained('encoder')\"`, then run `recap weights add encoder --name {name}`."
+    )
+
+
 def _no_safetensors(hub_id: str, revision: str | None) -> str:
     place = f"{hub_id} at revision {revision}" if revision else hub_id
     return (
-        f"{place} has no {WEIGHTS_FILE} (or no {CONFIG_FILE}); recap never opens pickles. "
-        "Convert it once, on any machine that can reach the hub: "
-        f"python -c \"from transformers import AutoModel as A; A.from_pretrained('{hub_id}')"
-        ".save_pretrained('encoder')\"; then `recap weights add encoder --name NAME`."
+        f"{place} has no {WEIGHTS_FILE} or no {CONFIG_FILE}, and recap never opens pickles: "
+        + how_to_convert(hub_id, hub_id)
     )
 
 
@@ -150,7 +160,8 @@ def _first_hop(address: str) -> tuple[str, int]:
     """The machine to which the first connection goes: the proxy if there is one."""
     parts = urlsplit(address)
     host = parts.hostname or ""
-    proxy = urllib.request.getproxies().get(parts.scheme)
+    proxies = urllib.request.getproxies()
+    proxy = proxies.get(parts.scheme) or proxies.get("all")
     if proxy and not urllib.request.proxy_bypass(host):
         parts = urlsplit(proxy if "//" in proxy else f"//{proxy}")
     return parts.hostname or host, parts.port or (80 if parts.scheme == "http" else 443)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from recap.config import EncoderSettings
-from recap.encoders.registry import ENCODERS
+from recap.encoders.registry import find
 from recap.encoders.weights import locate
 from recap.errors import WeightsError
 
@@ -55,7 +55,7 @@ def load_encoder(settings: EncoderSettings, seed: int = 0) -> "Encoder":
 def _random_model(name: str, seed: int) -> tuple[Any, tuple[Triple, Triple]]:
     import torch
 
-    entry = ENCODERS.get(name)
+    entry = find(name)
     config = dict(entry.config, model_type=entry.model_type) if entry else _read_config(Path(name))
     with torch.random.fork_rng(), _quiet_transformers():
         torch.manual_seed(seed)
@@ -68,14 +68,23 @@ def _saved_model(folder: Path, name: str) -> tuple[Any, tuple[Triple, Triple]]:
 
     config = _read_config(folder)
     with _quiet_transformers():
-        model = _class_of(config).from_pretrained(
+        model, report = _class_of(config).from_pretrained(
             folder,
             config=_vision_config(config),
             local_files_only=True,
             use_safetensors=True,
             dtype=torch.float32,
+            output_loading_info=True,
         )
-    entry = ENCODERS.get(name)
+    # transformers fills a missing tensor with noise; only a pooling head may be missing, as
+    # nothing here reads it.
+    missing = sorted(key for key in report["missing_keys"] if "pooler" not in key)
+    if missing:
+        raise WeightsError(
+            f"{folder} lacks {len(missing)} tensors of a {_family_name(config)}, "
+            f"first {missing[0]}. It is not a whole checkpoint of this model."
+        )
+    entry = find(name)
     return model, (entry.mean, entry.std) if entry else _normalisation(folder, config)
 
 

@@ -25,7 +25,8 @@ class EncoderEntry:
     build the model without any file. `mean` and `std` are the encoder's own pixel normalisation.
     `sha256` is that of model.safetensors at `revision`. It is None where no public source states
     it; then the digest that the hub itself states is checked at download and kept in the cache's
-    ledger, so that the first use pins the file.
+    ledger, so that the first use pins the file. With `pickle_only`, the hub offers no
+    safetensors at this revision: someone has to convert the file once.
     """
 
     name: str
@@ -38,6 +39,7 @@ class EncoderEntry:
     sha256: str | None
     licence: str
     note: str = ""
+    pickle_only: bool = False
 
 
 def _dinov2(
@@ -90,9 +92,17 @@ def _clip(
         "patch_size": patch_px,
         "projection_dim": projection,
     }
-    note = "at this revision the hub has only a pickle: convert it once, then `recap weights add`"
     return EncoderEntry(
-        name, hub_id, "clip_vision_model", config, *CLIP, revision, None, "MIT", note
+        name,
+        hub_id,
+        "clip_vision_model",
+        config,
+        *CLIP,
+        revision,
+        sha256=None,
+        licence="MIT",
+        note="on the hub only as a pickle: convert once",
+        pickle_only=True,
     )
 
 
@@ -104,7 +114,7 @@ _ENTRIES = (
         heads=6,
         revision="ed25f3a31f01632728cabb09d1542f84ab7b0056",
         sha256="ae1e99fcefd534ed978cdeb8326f08030c96e28b7a81ffcbc98a857c84d14be1",
-        note="the default; also in the package registry, bit for bit",
+        note="default; also from the package registry",
     ),
     _dinov2(
         "dinov2-base",
@@ -154,7 +164,7 @@ _ENTRIES = (
         sha256="dbfb9f54459c38773505de64a6ab7807bdcb392610fe1e697166342e43fb91ae",
         normalisation=((0.5307, 0.5307, 0.5307), (0.2583, 0.2583, 0.2583)),
         licence="MIT",
-        note="trained on chest radiographs",
+        note="chest radiographs",
     ),
     EncoderEntry(
         name="phikon",
@@ -173,7 +183,7 @@ _ENTRIES = (
         revision="057cc0295895c2df3dd7681a89680da6015cbefe",
         sha256=None,
         licence="Owkin non-commercial",
-        note="trained on histology tiles",
+        note="histology tiles",
     ),
 )
 
@@ -182,7 +192,7 @@ ENCODERS: dict[str, EncoderEntry] = {entry.name: entry for entry in _ENTRIES}
 
 def find(name: str) -> EncoderEntry | None:
     """The entry with this name or hub id, if there is one."""
-    by_hub_id = (entry for entry in _ENTRIES if entry.hub_id == name)
+    by_hub_id = (entry for entry in ENCODERS.values() if entry.hub_id == name)
     return ENCODERS.get(name) or next(by_hub_id, None)
 
 

@@ -1,6 +1,5 @@
 """Pooling over patches, fusion over layers and branches (Eqs. 7 to 9)."""
 
-import torch
 from torch import Tensor
 
 
@@ -18,7 +17,8 @@ def top_k_mean(values: Tensor, ratio: float) -> Tensor:
 
 def fuse_layers(per_layer: Tensor, theta: Tensor) -> Tensor:
     """Σ_l softmax(θ)_l · v_l: (L, ...), (L,) -> (...)."""
-    return torch.tensordot(theta.softmax(dim=0), per_layer, dims=1)
+    weights = theta.softmax(dim=0).view(-1, *[1] * (per_layer.dim() - 1))
+    return (weights * per_layer).sum(dim=0)
 
 
 def image_score(patch_values: Tensor, theta: Tensor, ratio: float) -> Tensor:

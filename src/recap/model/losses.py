@@ -1,4 +1,4 @@
-"""Training losses, one value per image so that batches of any size mean the same (Eqs. 10 to 13)."""
+"""Training losses, one value per image, so that batches of any size mean the same (Eqs. 10–13)."""
 
 import torch
 import torch.nn.functional as F
@@ -32,11 +32,9 @@ def segmentation_loss(maps: Tensor, masks: Tensor) -> Tensor:
 
 
 def detection_loss(scores: Tensor, labels: Tensor) -> Tensor:
-    """(Eq. 11) Binary cross-entropy on logit(s), s clamped to [1e-6, 1 − 1e-6], in float32: (B,)."""
+    """(Eq. 11) Cross-entropy on logit(s), s clamped to [1e-6, 1 − 1e-6], in float32: (B,)."""
     scores = scores.float().clamp(SCORE_CLAMP, 1 - SCORE_CLAMP)
-    return F.binary_cross_entropy_with_logits(
-        torch.logit(scores), labels.float(), reduction="none"
-    )
+    return F.binary_cross_entropy_with_logits(torch.logit(scores), labels.float(), reduction="none")
 
 
 def separation_loss(base: Tensor, margin: float) -> Tensor:

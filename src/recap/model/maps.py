@@ -22,6 +22,7 @@ def upsample(values: Tensor, size_px: int, patch_px: int, mode: Upsample) -> Ten
 
 
 @lru_cache(maxsize=8)
+@torch.inference_mode(False)  # a cached inference tensor could not serve training later
 def interpolation_matrix(grid: int, size_px: int, patch_px: int, mode: Upsample) -> Tensor:
     """(S, grid) weights: row p says which patches pixel p lies between.
 

@@ -9,22 +9,20 @@ CHUNK_ROWS = 16_384
 
 
 def build_memory(tokens: Tensor, coreset: int | None = None) -> Tensor:
-    """Unit rows of all patches of all images: (L, 2, N, R, C) -> (L, 2, M, C)."""
-    rows = F.normalize(tokens.flatten(2, 3), dim=-1)
-    if coreset is None or coreset >= rows.shape[2]:
-        return rows.contiguous()
-    chosen = [[branch[k_centre(branch, coreset)] for branch in layer] for layer in rows]
-    return torch.stack([torch.stack(layer) for layer in chosen])
+    """Unit rows of all patches of all images: (N, R, C) -> (M, C)."""
+    rows = F.normalize(tokens.flatten(0, 1), dim=-1)
+    if coreset is None or coreset >= len(rows):
+        return rows
+    return rows[k_centre(rows, coreset)]
 
 
 def nearest_distance(tokens: Tensor, memory: Tensor) -> Tensor:
-    """(Eq. 5) d = min over memory rows of 1 − cosine: (..., B, R, C), (..., M, C) -> (..., B, R)."""
-    batch, patches, channels = tokens.shape[-3:]
-    queries = F.normalize(tokens, dim=-1).reshape(*tokens.shape[:-3], batch * patches, channels)
-    best = queries.new_full(queries.shape[:-1], -torch.inf)
-    for chunk in memory.split(CHUNK_ROWS, dim=-2):
-        best = torch.maximum(best, (queries @ chunk.transpose(-1, -2)).amax(dim=-1))
-    return (1 - best).unflatten(-1, (batch, patches))
+    """(Eq. 5) d = min over memory rows of 1 − cosine: (B, R, C), (M, C) -> (B, R)."""
+    queries = F.normalize(tokens, dim=-1).flatten(0, 1)
+    best = queries.new_full((len(queries),), -torch.inf)
+    for chunk in memory.split(CHUNK_ROWS):
+        best = torch.maximum(best, (queries @ chunk.T).amax(dim=-1))
+    return (1 - best).view(tokens.shape[:2])
 
 
 def normalised_distance(distance: Tensor) -> Tensor:
@@ -33,7 +31,7 @@ def normalised_distance(distance: Tensor) -> Tensor:
 
 
 def k_centre(rows: Tensor, count: int) -> Tensor:
-    """Greedy k-centre: start at the row nearest to the mean, then always the farthest: (M, C) -> (k,)."""
+    """Greedy k-centre: the row nearest to the mean, then always the farthest: (M, C) -> (k,)."""
     current = int((rows @ rows.mean(dim=0)).argmax())
     closest = torch.full((len(rows),), -torch.inf, device=rows.device)
     chosen = []

@@ -7,82 +7,92 @@ from torch import Tensor, nn
 from recap.config import Conditioning
 
 
-class BoundedPrototypes(nn.Module):
-    """A normal and an abnormal prototype per layer and branch, and what moves them.
+class PrototypePair(nn.Module):
+    """The normal and the abnormal prototype of one layer and branch, and what moves them.
 
-    Shapes: `base` (L, 2, 2, C) as layer, branch, class; `tokens` conditioning has one pair of
-    anchors for all layers and branches instead.
+    `anchors` replaces the pair's own prototypes by ones shared with other pairs; they then keep
+    their random start.
     """
 
     def __init__(
-        self, layers: int, channels: int, conditioning: Conditioning, eta: float
+        self,
+        channels: int,
+        conditioning: Conditioning,
+        eta: float,
+        anchors: nn.Parameter | None = None,
     ) -> None:
         super().__init__()
         self.conditioning: Conditioning = conditioning
         self.eta = eta
-        shape = (1, 1) if conditioning == "tokens" else (layers, 2)
-        self.base = nn.Parameter(F.normalize(torch.randn(*shape, 2, channels), dim=-1))
+        self.shared = anchors is not None
+        self.base = random_prototypes(channels) if anchors is None else anchors
         self.weight: nn.Parameter | None = None
         self.gate: nn.Parameter | None = None
         if conditioning in ("gated", "bounded", "unbounded"):
             bound = channels**-0.5  # the default start of torch.nn.Linear
-            weight = torch.empty(layers, 2, 2, channels, channels).uniform_(-bound, bound)
-            self.weight = nn.Parameter(weight)
+            self.weight = nn.Parameter(torch.empty(2, channels, channels).uniform_(-bound, bound))
         if conditioning == "gated":
-            self.gate = nn.Parameter(torch.zeros(layers, 2, 2))
+            self.gate = nn.Parameter(torch.zeros(2))
 
     @torch.no_grad()
     def start_at(self, means: Tensor) -> None:
-        """Start at class means (L, 2, 2, C); shared anchors keep their random start."""
-        if self.conditioning != "tokens":
+        """Start at class means (2, C)."""
+        if not self.shared:
             self.base.copy_(F.normalize(means, dim=-1))
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Anchors for each image: (L, 2, B, R, C) -> (L, 2, B, 2, C)."""
-        base = self.base[:, :, None]  # (L, 2, 1, 2, C)
+        """Anchors for each image: (B, R, C) -> (B, 2, C)."""
         if self.weight is None:
-            layers, branches, batch = tokens.shape[:3]
-            return F.normalize(base, dim=-1).expand(layers, branches, batch, -1, -1)
+            return F.normalize(self.base, dim=-1).expand(len(tokens), -1, -1)
         projected = project(self.weight, context(tokens))
         if self.conditioning == "unbounded":
-            return F.normalize(base + projected, dim=-1)
-        gate = self.gate[:, :, None, :, None] if self.gate is not None else None
-        return recentre(base, projected, gate, self.eta)
+            return F.normalize(self.base + projected, dim=-1)
+        return recentre(self.base, projected, self.gate, self.eta)
 
+    @torch.no_grad()
     def drift(self, anchors: Tensor) -> Tensor:
-        """How far each prototype moved on the unit sphere: (L, 2, B, 2, C) -> (L, 2, B, 2)."""
-        return (anchors - F.normalize(self.base, dim=-1)[:, :, None]).norm(dim=-1)
+        """How far each prototype moved on the unit sphere, ‖q̃ − q‖: (B, 2, C) -> (B, 2)."""
+        return (anchors - F.normalize(self.base, dim=-1)).norm(dim=-1)
 
+    @torch.no_grad()
     def drift_bound(self) -> Tensor:
-        """The largest drift that any image can cause: (L, 2, 2)."""
-        layers, branches = (1, 1) if self.weight is None else self.weight.shape[:2]
+        """The largest drift that any image can cause: (2,)."""
         if self.weight is None:
-            return self.base.new_zeros(layers, branches, 2)
+            return self.base.new_zeros(2)
         if self.conditioning == "unbounded":
-            return self.base.new_full((layers, branches, 2), 2.0)
-        gate = 1.0 if self.gate is None else torch.sigmoid(self.gate)
+            return self.base.new_full((2,), 2.0)
+        gate = torch.ones(2) if self.gate is None else torch.sigmoid(self.gate)
         return drift_bound(self.base.norm(dim=-1), gate * self.eta, self.base.shape[-1])
 
 
+def random_prototypes(channels: int) -> nn.Parameter:
+    """Two random unit vectors (2, C)."""
+    return nn.Parameter(F.normalize(torch.randn(2, channels), dim=-1))
+
+
 def context(tokens: Tensor) -> Tensor:
-    """(Eq. 1) c = Norm(mean over patches of the un-normalised tokens): (..., R, C) -> (..., C)."""
-    return F.normalize(tokens.mean(dim=-2), dim=-1)
+    """(Eq. 1) c = Norm(mean over patches of the un-normalised tokens): (B, R, C) -> (B, C)."""
+    # Not mean(): the gradient of a sum is a view, that of a mean a tensor as large as the tokens.
+    return F.normalize(tokens.sum(dim=-2) / tokens.shape[-2], dim=-1)
 
 
 def project(weight: Tensor, image_context: Tensor) -> Tensor:
-    """W c for all layers, branches and classes: (L, 2, 2, D, C), (L, 2, B, C) -> (L, 2, B, 2, D)."""
-    return torch.einsum("lkzdc,lkbc->lkbzd", weight, image_context)
+    """W c for both classes: (2, C, C), (B, C) -> (B, 2, C)."""
+    return F.linear(image_context, weight.flatten(0, 1)).unflatten(-1, (2, -1))
 
 
 def recentre(base: Tensor, projected: Tensor, gate: Tensor | None, eta: float) -> Tensor:
-    """(Eq. 2) q̃ = Norm(q + σ(β) · η · tanh(W c)); without a gate σ(β) is 1."""
+    """(Eq. 2) q̃ = Norm(q + σ(β) · η · tanh(W c)): (2, C), (B, 2, C), (2,) -> (B, 2, C).
+
+    Without a gate σ(β) is 1.
+    """
     step = eta * torch.tanh(projected)
     if gate is not None:
-        step = torch.sigmoid(gate) * step
+        step = torch.sigmoid(gate)[:, None] * step
     return F.normalize(base + step, dim=-1)
 
 
-def drift_bound(base_norm: Tensor, strength: Tensor | float, channels: int) -> Tensor:
+def drift_bound(base_norm: Tensor, strength: Tensor, channels: int) -> Tensor:
     """Bound of ‖q̃ − Norm(q)‖ when every entry of the residual is at most `strength`.
 
     The residual is at most ρ = strength · √C / ‖q‖ in units of q. Below 1 the widest angle it can

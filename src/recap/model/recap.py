@@ -1,26 +1,32 @@
 """ReCAP: one image through the model, in the order of the method's eight steps."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 
 from recap.config import Settings
 from recap.encoders.vit import Encoder
-from recap.model.adapters import Adapters
+from recap.model.adapters import Adapter, write_back
 from recap.model.fusion import fuse_branches, fuse_layers, image_score
 from recap.model.logits import class_logits, margin, probability
 from recap.model.maps import upsample
 from recap.model.memory import build_memory, nearest_distance, normalised_distance
-from recap.model.prototypes import BoundedPrototypes
+from recap.model.prototypes import PrototypePair, random_prototypes
 
-SEG, DET = 0, -1
-"""Branch positions. The last is det also where both branches share the frozen tokens."""
+SEG, DET = 0, 1
+"""Positions of the branches, as in `recap.types.BRANCHES`."""
+
+Tokens = Sequence[tuple[Tensor, Tensor]]
+"""Scoring tokens of every layer, as (seg, det), each (B, R, C). Kept apart rather than stacked:
+no copies, and what one layer and branch needs fits the processor's cache."""
 
 
 @dataclass(frozen=True)
 class BranchOutput:
-    """Scores (B,) and maps (B, S, S) of the prototypes or of the memory."""
+    """Scores (B,) and maps (B, S, S) of the prototypes, of the memory, or of both."""
 
     score: Tensor
     map: Tensor
@@ -46,19 +52,23 @@ class ReCAP(nn.Module):
     """
 
     memory: Tensor | None
+    """Unit rows (L, 2, M, C), or (L, 1, M, C) where both branches share the encoder's tokens."""
 
     def __init__(self, encoder: Encoder, settings: Settings, trained_head: bool = True) -> None:
         super().__init__()
-        model = settings.model
         self.encoder = encoder
         self.settings = settings
-        layers = len(encoder.layers)
-        self.channels = (model.bottleneck or min(768, encoder.width)) if trained_head else encoder.width
-        self.adapters: Adapters | None = None
-        self.prototypes: BoundedPrototypes | None = None
+        self.trained_head = trained_head
+        layers, head = len(encoder.layers), settings.model
+        self.channels = head.bottleneck or min(768, encoder.width)
+        # One adapter and one pair per layer and branch: seg and det of layer 1, of layer 2, …
+        self.adapters, self.prototypes = nn.ModuleList(), nn.ModuleList()
         if trained_head:
-            self.adapters = Adapters(layers, encoder.width, self.channels, model.write_back)
-            self.prototypes = BoundedPrototypes(layers, self.channels, model.conditioning, model.eta)
+            shared = random_prototypes(self.channels) if head.conditioning == "tokens" else None
+            for _ in range(2 * layers):
+                self.adapters.append(Adapter(encoder.width, self.channels, head.write_back))
+                pair = PrototypePair(self.channels, head.conditioning, head.eta, shared)
+                self.prototypes.append(pair)
         self.theta_seg = nn.Parameter(torch.zeros(layers), requires_grad=trained_head)
         self.theta_det = nn.Parameter(torch.zeros(layers), requires_grad=trained_head)
         self.register_buffer("memory", None)
@@ -69,9 +79,27 @@ class ReCAP(nn.Module):
         return sum(p.numel() for p in self.parameters() if p.requires_grad)
 
     @property
+    def device(self) -> torch.device:
+        """Where the model lives."""
+        return self.theta_det.device
+
+    @property
     def writes_back(self) -> bool:
         """Whether adapters change what later blocks see."""
-        return self.adapters is not None and self.settings.model.write_back
+        return self.trained_head and self.settings.model.write_back
+
+    def adapter(self, layer: int, branch: int) -> Adapter:
+        """The adapter of one layer (from 0) and branch."""
+        return cast(Adapter, self.adapters[2 * layer + branch])
+
+    def pair(self, layer: int, branch: int) -> PrototypePair:
+        """The prototypes of one layer (from 0) and branch."""
+        return cast(PrototypePair, self.prototypes[2 * layer + branch])
+
+    def base_prototypes(self) -> Tensor:
+        """All prototypes before re-centring: (L, 2, 2, C) as layer, branch, class."""
+        bases = torch.stack([cast(PrototypePair, pair).base for pair in self.prototypes])
+        return bases.unflatten(0, (-1, 2))
 
     def forward(self, pixels: Tensor) -> Output:
         """Score a batch of 0..1 pixels (B, 3, S, S)."""
@@ -88,34 +116,38 @@ class ReCAP(nn.Module):
             return self.encoder.run(self.encoder.embed(pixels), 0, self.encoder.layers[0])
         return self.encoder.taps(pixels)
 
-    def adapt(self, prefix: Tensor) -> Tensor:
-        """Scoring tokens from the frozen prefix: (L, 2, B, R, C), or (L, 1, …) without adapters."""
-        if self.adapters is None:
-            return prefix.transpose(0, 1).unsqueeze(1)
+    def adapt(self, prefix: Tensor) -> Tokens:
+        """Scoring tokens from the frozen prefix; without adapters, the taps themselves."""
         if self.writes_back:
             return self._adapt_writing_back(prefix)
-        taps = prefix.unbind(dim=1)
-        return torch.stack([self.adapters.tokens(tap, i) for i, tap in enumerate(taps)])
+        taps = [tap.contiguous() for tap in prefix.unbind(dim=1)]
+        if not self.trained_head:
+            return [(tap, tap) for tap in taps]
+        return [
+            (self.adapter(layer, SEG)(tap), self.adapter(layer, DET)(tap))
+            for layer, tap in enumerate(taps)
+        ]
 
-    def _adapt_writing_back(self, hidden: Tensor) -> Tensor:
-        assert self.adapters is not None
-        collected, layers = [], self.encoder.layers
-        for index, layer in enumerate(layers):
-            tokens = self.adapters.tokens(hidden, index)  # (2, B, T, C)
-            collected.append(tokens[:, :, self.encoder.prefix_tokens :])
-            if index + 1 < len(layers):  # nothing reads what follows the last layer
-                hidden = self.adapters.write_back(hidden, tokens, index)
-                hidden = self.encoder.run(hidden, layer, layers[index + 1])
-        return torch.stack(collected)
+    def _adapt_writing_back(self, hidden: Tensor) -> Tokens:
+        collected, blocks, skip = [], self.encoder.layers, self.encoder.prefix_tokens
+        for layer, block in enumerate(blocks):
+            seg, det = self.adapter(layer, SEG), self.adapter(layer, DET)
+            seg_tokens, det_tokens = seg(hidden), det(hidden)
+            collected.append((seg_tokens[:, skip:], det_tokens[:, skip:]))
+            if layer + 1 < len(blocks):  # nothing reads what follows the last layer
+                hidden = write_back(hidden, seg.residual(seg_tokens), det.residual(det_tokens))
+                hidden = self.encoder.run(hidden, block, blocks[layer + 1])
+        return collected
 
-    def score_tokens(self, tokens: Tensor) -> Output:
+    def score_tokens(self, tokens: Tokens) -> Output:
         """Both branches and their fusion from the scoring tokens."""
-        prototype, drift = self.prototype_branch(tokens) if self.prototypes else (None, None)
+        prototype, drift = self.prototype_branch(tokens) if self.trained_head else (None, None)
         memory = self.memory_branch(tokens) if self.memory is not None else None
-        fused = self._fuse(prototype, memory)
+        fused = self.fuse(prototype, memory)
         return Output(fused.score, fused.map, prototype, memory, drift)
 
-    def _fuse(self, prototype: BranchOutput | None, memory: BranchOutput | None) -> BranchOutput:
+    def fuse(self, prototype: BranchOutput | None, memory: BranchOutput | None) -> BranchOutput:
+        """Both branches as one; a branch that is missing leaves the other as it is."""
         if prototype is None or memory is None:
             only = prototype or memory
             if only is None:
@@ -127,42 +159,72 @@ class ReCAP(nn.Module):
             fuse_branches(prototype.map, memory.map, weight),
         )
 
-    def prototype_branch(self, tokens: Tensor) -> tuple[BranchOutput, Tensor]:
+    def prototype_branch(self, tokens: Tokens) -> tuple[BranchOutput, Tensor]:
         """Image score and map from the re-centred prototypes, and their drift (B, 2, L, 2)."""
-        assert self.prototypes is not None
-        anchors = self.prototypes(tokens)  # (L, 2, B, 2, C)
-        scale = self.settings.model.logit_scale
-        patch_margin = margin(class_logits(tokens, anchors, scale))  # (L, 2, B, R)
-        maps = probability(self._upsample(patch_margin[:, SEG]))
-        branch = self._pool(probability(patch_margin[:, DET]), maps)
-        return branch, self.prototypes.drift(anchors).permute(2, 1, 0, 3)
+        seg, seg_drift = self.prototype_margins([seg for seg, _ in tokens], SEG)
+        det, det_drift = self.prototype_margins([det for _, det in tokens], DET)
+        maps = fuse_layers(probability(self._upsample(seg)), self.theta_seg)
+        branch = BranchOutput(self.pool_patches(probability(det)), maps)
+        return branch, torch.stack([seg_drift, det_drift], dim=1)
 
-    def memory_branch(self, tokens: Tensor) -> BranchOutput:
+    def prototype_margins(self, tokens: Sequence[Tensor], branch: int) -> tuple[Tensor, Tensor]:
+        """Margins (L, B, R) of one branch, and the drift (B, L, 2) of its prototypes."""
+        margins, drift = [], []
+        for layer, patches in enumerate(tokens):
+            pair = self.pair(layer, branch)
+            anchors = pair(patches)
+            logits = class_logits(patches, anchors, self.settings.model.logit_scale)
+            margins.append(margin(logits))
+            drift.append(pair.drift(anchors))
+        return torch.stack(margins), torch.stack(drift, dim=1)
+
+    def memory_branch(self, tokens: Tokens) -> BranchOutput:
         """Image score and map from the distance to remembered normal patches."""
         assert self.memory is not None
-        return self.pool_distances(nearest_distance(tokens, self.memory))
+        distances = []
+        for (seg, det), rows in zip(tokens, self.memory, strict=True):
+            to_det = nearest_distance(det, rows[-1])
+            to_seg = to_det if len(rows) == 1 else nearest_distance(seg, rows[SEG])
+            distances.append(torch.stack([to_seg, to_det]))
+        return self.pool_distances(torch.stack(distances))
 
     def pool_distances(self, distance: Tensor) -> BranchOutput:
         """Image score and map from nearest distances (L, 2, B, R)."""
         evidence = normalised_distance(distance)
-        return self._pool(evidence[:, DET], self._upsample(evidence[:, SEG]))
+        maps = fuse_layers(self._upsample(evidence[:, SEG]), self.theta_seg)
+        return BranchOutput(self.pool_patches(evidence[:, DET]), maps)
 
-    def _pool(self, patches: Tensor, maps: Tensor) -> BranchOutput:
-        score = image_score(patches, self.theta_det, self.settings.model.top_k)
-        return BranchOutput(score, fuse_layers(maps, self.theta_seg))
+    def pool_patches(self, patches: Tensor) -> Tensor:
+        """Image score from the patches of the det branch: (L, B, R) -> (B,)."""
+        return image_score(patches, self.theta_det, self.settings.model.top_k)
 
     def _upsample(self, values: Tensor) -> Tensor:
         encoder = self.encoder
         return upsample(values, encoder.input_px, encoder.patch_px, self.settings.model.upsample)
 
     @torch.no_grad()
-    def start_prototypes(self, normal: Tensor, abnormal: Tensor) -> None:
-        """Start at the class means of the support tokens (L, 2, N, R, C), adapters as they are."""
-        if self.prototypes is not None:
-            means = [tokens.mean(dim=(2, 3)) for tokens in (normal, abnormal)]
-            self.prototypes.start_at(torch.stack(means, dim=2))
+    def start_prototypes(self, normal: Tokens, abnormal: Tokens) -> None:
+        """Start at the class means of the support tokens, adapters as they are."""
+        for layer in range(len(normal)):
+            for branch in (SEG, DET):
+                classes = (normal[layer][branch], abnormal[layer][branch])
+                means = torch.stack([tokens.mean(dim=(0, 1)) for tokens in classes])
+                self.pair(layer, branch).start_at(means)
 
     @torch.no_grad()
-    def remember(self, normal: Tensor) -> None:
-        """Build the memory from tokens of normal images (L, 2, N, R, C)."""
-        self.memory = build_memory(normal, self.settings.memory.coreset)
+    def remember(self, normal: Tokens) -> None:
+        """Build the memory from the tokens of normal images."""
+        branches = (SEG, DET) if self.trained_head else (DET,)
+        rows = [
+            torch.stack([build_memory(layer[b], self.settings.memory.coreset) for b in branches])
+            for layer in normal
+        ]
+        self.memory = torch.stack(rows)
+
+
+def concatenate(images: Sequence[Tokens]) -> Tokens:
+    """Join the tokens of several images along the batch."""
+    return [
+        (torch.cat([seg for seg, _ in layer]), torch.cat([det for _, det in layer]))
+        for layer in zip(*images, strict=True)
+    ]

@@ -1,4 +1,4 @@
-"""A saved detector: a folder with `bundle.json` (what it is) and `head.safetensors` (its numbers)."""
+"""A saved detector: a folder of `bundle.json` (what it is) and `head.safetensors` (numbers)."""
 
 import json
 import shutil
@@ -26,10 +26,10 @@ class EncoderRecord(BaseModel):
 
 
 class Card(BaseModel):
-    """Everything about a detector but its numbers. Holds no date: the same fit is the same bytes."""
+    """All about a detector but its numbers. Holds no date: the same fit is the same bytes."""
 
     model_config = ConfigDict(extra="forbid")
-    format: Literal[1] = FORMAT
+    format: Literal[1] = 1
     mode: Mode
     statement: str
     """What the detector consists of, in one plain sentence."""
@@ -87,4 +87,6 @@ def read_tensors(folder: Path) -> dict[str, Tensor]:
     try:
         return load_file(path)
     except (OSError, SafetensorError) as error:
-        raise BundleError(f"{path} is missing or damaged ({error}). Copy the bundle again.") from error
+        raise BundleError(
+            f"{path} is missing or damaged ({error}). Copy the bundle again."
+        ) from error

@@ -62,7 +62,7 @@ class Detector:
         """The model's output in the input's frame (S × S), for metrics at that size."""
         pixels = torch.stack([self.preprocess(image) for image in images])
         with torch.inference_mode():
-            return self.model(pixels.to(self.model.theta_det.device))
+            return self.model(pixels.to(self.model.device))
 
     def preprocess(self, image: Image) -> Tensor:
         """Source pixels to the encoder's square: (3, S, S) in 0..1."""
@@ -124,7 +124,7 @@ def as_image(source: Any) -> Image:
 def head_tensors(model: ReCAP) -> dict[str, Tensor]:
     """All numbers of a detector but its encoder's."""
     state = model.state_dict()
-    return {k: v.cpu().contiguous() for k, v in state.items() if not k.startswith("encoder.")}
+    return {k: v.cpu().clone() for k, v in state.items() if not k.startswith("encoder.")}
 
 
 def _encoder_for(folder: Path, card: Card) -> Any:

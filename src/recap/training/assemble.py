@@ -22,7 +22,11 @@ STATEMENTS: dict[Mode, str] = {
 
 
 def assemble(
-    model: ReCAP, mode: Mode, settings: Settings, support: list[dict[str, Any]], losses: dict[str, float]
+    model: ReCAP,
+    mode: Mode,
+    settings: Settings,
+    support: list[dict[str, Any]],
+    losses: dict[str, float],
 ) -> Detector:
     """Wrap a finished model and say what it is."""
     encoder = model.encoder

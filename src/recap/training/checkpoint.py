@@ -76,4 +76,3 @@ def _restore(model: ReCAP, optimiser: Adam, tensors: dict[str, Tensor]) -> None:
                 for key, value in state.items()
                 if value is not None
             }
-

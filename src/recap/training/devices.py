@@ -47,7 +47,7 @@ class Workers:
     """
 
     def __init__(self, objective: Objective) -> None:
-        self.device = objective.model.theta_det.device
+        self.device = objective.model.device
         self._forward: Any = objective
         self._accelerator: Any = None
         if process_count() > 1:

@@ -9,7 +9,7 @@ from recap.config import Settings
 from recap.data.augment import COPIES, augment
 from recap.encoders.load import load_encoder
 from recap.errors import InputError, SettingsError
-from recap.model.recap import ReCAP
+from recap.model.recap import ReCAP, Tokens, concatenate
 from recap.scoring.detector import Detector
 from recap.training.assemble import assemble, fingerprint
 from recap.training.checkpoint import Checkpoint
@@ -46,7 +46,7 @@ def fit_few_shot(
     records = [item.record for item in support]
     if not abnormal.any():
         pixels, _ = stack_support(support, encoder.input_px)
-        model.remember(_tokens(model, pixels, progress))
+        model.remember(_frozen_tokens(model, pixels, progress))
         return assemble(model, "normal-only", settings, records, {})
     checkpoint = None
     if work_dir is not None:
@@ -97,7 +97,9 @@ def _train(
     normals = (copies * (~abnormal).nonzero().flatten()).tolist()
     abnormals = (copies * abnormal.nonzero().flatten()).tolist()
     model.start_prototypes(_adapt(model, data, normals), _adapt(model, data, abnormals))
-    objective = Objective(model, settings, _leave_one_out(model, data, normals, settings))
+    supervised = bool(data.has_mask.any())
+    bank = _leave_one_out(model, data, normals, settings)
+    objective = Objective(model, settings, supervised, bank)
     rate = settings.training.learning_rate or LEARNING_RATE
     losses = train(objective, data, settings, rate, progress, checkpoint)
     model.remember(_adapt(model, data, normal_copies if settings.memory.augmented else normals))
@@ -111,21 +113,21 @@ def _leave_one_out(
         return None
     if len(normals) < 2:
         raise SettingsError("training.train_with_memory needs at least 2 normal images, got 1.")
-    return data.store[normals].to(model.theta_det.device)
+    return data.store[normals].to(model.device)
 
 
 @torch.no_grad()
-def _adapt(model: ReCAP, data: TrainingSet, indices: list[int]) -> Tensor:
-    """Scoring tokens of some images, one by one: (L, 2, N, R, C)."""
-    device = model.theta_det.device
-    return torch.cat([model.adapt(data.store[[i]].to(device)) for i in indices], dim=2)
+def _adapt(model: ReCAP, data: TrainingSet, indices: list[int]) -> Tokens:
+    """Scoring tokens of some images, adapted one by one."""
+    device = model.device
+    return concatenate([model.adapt(data.store[[i]].to(device)) for i in indices])
 
 
 @torch.no_grad()
-def _tokens(model: ReCAP, pixels: Tensor, progress: Progress) -> Tensor:
+def _frozen_tokens(model: ReCAP, pixels: Tensor, progress: Progress) -> Tokens:
     tokens = []
     for index, image in enumerate(pixels):
         progress("encode", index, len(pixels), "")
-        tokens.append(model.adapt(model.prefix(image[None].to(model.theta_det.device))))
+        tokens.append(model.adapt(model.prefix(image[None].to(model.device))))
     progress("encode", len(pixels), len(pixels), "")
-    return torch.cat(tokens, dim=2)
+    return concatenate(tokens)

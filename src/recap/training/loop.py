@@ -50,7 +50,7 @@ def train(
     """Train in place and return the mean loss terms of the last epoch."""
     model, training = objective.model, settings.training
     parameters = [p for p in model.parameters() if p.requires_grad]
-    optimiser = Adam(parameters, lr=learning_rate, betas=BETAS)
+    optimiser = Adam(parameters, lr=learning_rate, betas=BETAS, fused=True)
     workers = Workers(objective)
     done, last = checkpoint.restore(model, optimiser) if checkpoint else (0, {})
     progress("train", done, training.epochs, _describe(last))

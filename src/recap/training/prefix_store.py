@@ -61,7 +61,7 @@ class PrefixStore:
         return self._count
 
     def _compute(self, indices: list[int]) -> Tensor:
-        device = self._model.theta_det.device
+        device = self._model.device
         # One by one: what is kept must not depend on which images were encoded together.
         return torch.cat([self._model.prefix(self._image(i)[None].to(device)) for i in indices])
 

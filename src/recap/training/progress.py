@@ -6,7 +6,8 @@ from typing import Protocol
 class Progress(Protocol):
     """`progress(stage, done, total, detail)`; stages are `encode` and `train`."""
 
-    def __call__(self, stage: str, done: int, total: int, detail: str) -> None: ...
+    def __call__(self, stage: str, done: int, total: int, detail: str) -> None:
+        """Take note of a step."""
 
 
 def silent(stage: str, done: int, total: int, detail: str) -> None:

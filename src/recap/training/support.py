@@ -59,7 +59,11 @@ def stack_support(support: Sequence[SupportImage], size_px: int) -> tuple[Tensor
     for item in support:
         resize = SquareResize(item.image.size_hw, size_px)
         pixels.append(torch.from_numpy(resize.apply(item.image.pixels)).permute(2, 0, 1))
-        mask = np.zeros((size_px, size_px), bool) if item.mask is None else resize.apply_mask(item.mask)
+        mask = (
+            np.zeros((size_px, size_px), bool)
+            if item.mask is None
+            else resize.apply_mask(item.mask)
+        )
         masks.append(torch.from_numpy(np.ascontiguousarray(mask)))
     return torch.stack(pixels), torch.stack(masks)
 
@@ -71,7 +75,9 @@ def supervised_maps(support: Sequence[SupportImage]) -> list[bool]:
 
 
 def _holds_arrays(images: Any) -> bool:
-    return isinstance(images, list | tuple) and bool(images) and not isinstance(images[0], str | Path)
+    return (
+        isinstance(images, list | tuple) and bool(images) and not isinstance(images[0], str | Path)
+    )
 
 
 def _from_array(array: Any, mask: Any, abnormal: bool, name: str) -> SupportImage:

@@ -14,7 +14,7 @@ from recap.encoders.load import load_encoder
 from recap.errors import InputError
 from recap.io import read_image, read_mask
 from recap.io.resize import SquareResize
-from recap.model.recap import ReCAP
+from recap.model.recap import ReCAP, Tokens, concatenate
 from recap.scoring.detector import Detector
 from recap.training.assemble import assemble, fingerprint
 from recap.training.checkpoint import Checkpoint
@@ -52,7 +52,8 @@ def fit_zero_shot(
     if settings.model.prototype_init == "source_means":
         _start_at_source_means(model, data)
     rate = settings.training.learning_rate or LEARNING_RATE
-    losses = train(Objective(model, settings), data, settings, rate, progress, checkpoint)
+    objective = Objective(model, settings, bool(data.has_mask.any()))
+    losses = train(objective, data, settings, rate, progress, checkpoint)
     return assemble(model, "zero-shot", settings, records, losses)
 
 
@@ -122,11 +123,11 @@ def _mask(sample: Sample, size_px: int) -> Tensor:
 @torch.no_grad()
 def _start_at_source_means(model: ReCAP, data: TrainingSet) -> None:
     """Class means over all source patches, one image at a time."""
-    device = model.theta_det.device
-    sums: list[Tensor | float] = [0.0, 0.0]
+    device = model.device
+    means: list[list[Tokens]] = [[], []]
     for index in range(len(data.store)):
-        mean = model.adapt(data.store[[index]].to(device)).mean(dim=3, keepdim=True)
-        sums[int(data.abnormal[index])] += mean  # every image has as many patches as any other
-    normal, abnormal = sums
-    assert isinstance(normal, Tensor) and isinstance(abnormal, Tensor)
-    model.start_prototypes(normal, abnormal)
+        tokens = model.adapt(data.store[[index]].to(device))
+        # Every image has as many patches as any other, so the mean of means is the mean.
+        pooled = [(seg.mean(1, keepdim=True), det.mean(1, keepdim=True)) for seg, det in tokens]
+        means[int(data.abnormal[index])].append(pooled)
+    model.start_prototypes(concatenate(means[0]), concatenate(means[1]))

