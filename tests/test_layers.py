@@ -28,6 +28,7 @@ LAYERS = [
     "scoring",
     "training",
     "report",
+    "demo",
     "peers",
     "runtime",
     "benchmark",

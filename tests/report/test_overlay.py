@@ -63,7 +63,7 @@ def test_a_zero_map_leaves_the_image_as_it_is():
 def test_blend_by_hand():
     map_ = np.zeros((6, 9), np.float32)
     map_[2, 3] = 0.5
-    drawn = np.asarray(overlay(grey_image(0.4), map_, scale_max=2.0))
+    drawn = np.asarray(overlay(grey_image(0.4), map_, (0.0, 2.0)))
     opacity = MAX_OPACITY * 0.25
     colour = colourise(np.full((1, 1), 0.25, np.float32))[0, 0].astype(float)
     expected = (1 - opacity) * 102 + opacity * colour
@@ -145,6 +145,6 @@ def test_what_cannot_be_drawn_is_refused():
         overlay(image, np.full((6, 9), np.nan, np.float32))
     with pytest.raises(InputError, match=r"mask has shape \(2, 2\)"):
         outline(as_picture(image), np.zeros((2, 2), np.bool_))
-    for scale_max in (0.0, -1.0, float("nan"), float("inf")):
-        with pytest.raises(SettingsError, match="scale_max"):
-            overlay(image, np.zeros((6, 9), np.float32), scale_max)
+    for high in (0.0, -1.0, float("nan"), float("inf")):
+        with pytest.raises(SettingsError, match="lower one first"):
+            overlay(image, np.zeros((6, 9), np.float32), (0.0, high))

@@ -17,7 +17,7 @@ DISCLAIMER = (
 SCALE_NOTE = (
     "Every map uses this one fixed scale, so colours compare between images. The upper band shows "
     "the colours, the lower band how they look over mid-grey tissue: opacity grows with the value, "
-    "and a value of 0 leaves the image as it is."
+    "and values up to the left end leave the image as it is."
 )
 LEGEND_ALT = "Colour bar of the fixed scale, from dark (low) to yellow (high)"
 # Even if escaping failed somewhere, the browser would load and run nothing.

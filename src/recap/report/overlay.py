@@ -1,9 +1,8 @@
 """Heat maps over images, on one fixed scale.
 
 A map is never stretched to its own minimum and maximum: a healthy image would glow as red as a
-sick one. `scale_max` is the value that gets the brightest colour, the same for every image of a
-report. A value v is drawn with opacity MAX_OPACITY · v / scale_max, so that tissue at zero stays
-as it is.
+sick one. `scale` is (low, high), the same for every image of a detector: up to `low` the image
+stays as it is, from there opacity and colour grow in step up to `high`.
 """
 
 import io
@@ -54,14 +53,15 @@ def colourise(map01: FloatArray) -> RGBArray:
     return _TABLE[(np.clip(map01, 0.0, 1.0) * 255).round().astype(np.uint8)]
 
 
-def overlay(image: Image, map: FloatArray, scale_max: float = 1.0) -> Pillow.Image:
-    """The image with the map's colours on it, opacity growing with the value from 0 at 0."""
+def overlay(image: Image, map: FloatArray, scale: tuple[float, float] = (0.0, 1.0)) -> Pillow.Image:
+    """The image with the map's colours on it, opacity growing with the value from none at low."""
     if map.shape != image.size_hw:
         raise InputError(
             f"{image.source}: the map has shape {map.shape} but the image {image.size_hw}. "
             "Give the map in the image's own size."
         )
-    map01 = np.clip(map / _checked_scale(scale_max), 0.0, 1.0)
+    low, high = _checked_scale(scale)
+    map01 = np.clip((map - low) / (high - low), 0.0, 1.0)
     colours = colourise(map01)
     opacity = (MAX_OPACITY * map01)[..., None]
     blended = (1 - opacity) * _as_rgb(image) + opacity * colours
@@ -89,8 +89,9 @@ def outline(picture: Pillow.Image, mask: BoolArray) -> Pillow.Image:
     return Pillow.fromarray(pixels)
 
 
-def legend(scale_max: float = 1.0) -> Pillow.Image:
+def legend(scale: tuple[float, float] = (0.0, 1.0)) -> Pillow.Image:
     """A colour bar of the fixed scale: pure colours above, as drawn on mid-grey below."""
+    low, high = _checked_scale(scale)
     width, height, margin = 512, 32, 24
     ramp = np.tile(np.linspace(0, 1, width, dtype=np.float32), (height // 2, 1))
     tissue = Image(np.full_like(ramp, 0.5), "legend")
@@ -100,7 +101,7 @@ def legend(scale_max: float = 1.0) -> Pillow.Image:
     draw = ImageDraw.Draw(picture)
     font = ImageFont.load_default(18)
     for share in (0.0, 0.25, 0.5, 0.75, 1.0):
-        text = f"{share * _checked_scale(scale_max):.3g}"
+        text = f"{low + share * (high - low):.3g}"
         draw.text((margin + share * (width - 1), height + 8), text, "black", font, anchor="mt")
     return picture
 
@@ -133,7 +134,8 @@ def _erode(mask: BoolArray) -> BoolArray:
     return mask & vertical & horizontal
 
 
-def _checked_scale(scale_max: float) -> float:
-    if not (np.isfinite(scale_max) and scale_max > 0):
-        raise SettingsError(f"scale_max is {scale_max}; it must be a number above 0, such as 1.0.")
-    return scale_max
+def _checked_scale(scale: tuple[float, float]) -> tuple[float, float]:
+    low, high = scale
+    if not (np.isfinite(low) and np.isfinite(high) and low < high):
+        raise SettingsError(f"The scale is {scale}; it must be two numbers, the lower one first.")
+    return low, high

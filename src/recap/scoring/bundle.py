@@ -38,6 +38,8 @@ class Card(BaseModel):
     settings: Settings
     support: list[dict[str, Any]]
     losses: dict[str, float]
+    map_scale: tuple[float, float]
+    """Map values drawn from nothing to full strength, the same for every image."""
     versions: dict[str, str]
     fingerprint: str
 

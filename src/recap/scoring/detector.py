@@ -33,12 +33,9 @@ class Detector:
         self.card = card
 
     @property
-    def map_scale(self) -> float:
-        """The map value drawn at full strength; fixed, so that healthy images stay dark.
-
-        Probabilities fill 0..1. A memory alone gives half cosine distances, which stay far below.
-        """
-        return 1.0 if self.card.mode != "normal-only" else 0.25
+    def map_scale(self) -> tuple[float, float]:
+        """The map values drawn from nothing to full strength; fixed when the detector was fitted."""
+        return self.card.map_scale
 
     def score(self, image: Source) -> Prediction:
         """Score one image: a file, an array or an `Image`."""

@@ -27,6 +27,7 @@ def assemble(
     settings: Settings,
     support: list[dict[str, Any]],
     losses: dict[str, float],
+    map_scale: tuple[float, float],
 ) -> Detector:
     """Wrap a finished model and say what it is."""
     encoder = model.encoder
@@ -43,6 +44,7 @@ def assemble(
         settings=settings,
         support=support,
         losses=losses,
+        map_scale=map_scale,
         versions=library_versions(),
         fingerprint=fingerprint(mode, settings, encoder, support),
     )

@@ -14,6 +14,7 @@ from recap.scoring.detector import Detector
 from recap.training.assemble import assemble, fingerprint
 from recap.training.checkpoint import Checkpoint
 from recap.training.devices import choose_device, process_count
+from recap.training.display import map_scale
 from recap.training.loop import TrainingSet, train
 from recap.training.objective import Objective
 from recap.training.prefix_store import PrefixStore
@@ -46,15 +47,17 @@ def fit_few_shot(
     records = [item.record for item in support]
     if not abnormal.any():
         pixels, _ = stack_support(support, encoder.input_px)
-        model.remember(_frozen_tokens(model, pixels, progress))
-        return assemble(model, "normal-only", settings, records, {})
+        tokens = _frozen_tokens(model, pixels, progress)
+        model.remember(tokens)
+        scale = map_scale(model, tokens)
+        return assemble(model, "normal-only", settings, records, {}, scale)
     checkpoint = None
     if work_dir is not None:
         checkpoint = Checkpoint(work_dir, fingerprint("few-shot", settings, encoder, records))
     data = _training_set(model, support, settings, work_dir)
     data.store.fill(progress)
-    losses = _train(model, data, abnormal, settings, progress, checkpoint)
-    return assemble(model, "few-shot", settings, records, losses)
+    losses, scale = _train(model, data, abnormal, settings, progress, checkpoint)
+    return assemble(model, "few-shot", settings, records, losses, scale)
 
 
 def _training_set(
@@ -91,9 +94,8 @@ def _train(
     settings: Settings,
     progress: Progress,
     checkpoint: Checkpoint | None,
-) -> dict[str, float]:
+) -> tuple[dict[str, float], tuple[float, float]]:
     copies = len(data.origin) // len(abnormal)
-    normal_copies = (~data.abnormal).nonzero().flatten().tolist()
     normals = (copies * (~abnormal).nonzero().flatten()).tolist()
     abnormals = (copies * abnormal.nonzero().flatten()).tolist()
     model.start_prototypes(_adapt(model, data, normals), _adapt(model, data, abnormals))
@@ -102,8 +104,13 @@ def _train(
     objective = Objective(model, settings, supervised, bank)
     rate = settings.training.learning_rate or LEARNING_RATE
     losses = train(objective, data, settings, rate, progress, checkpoint)
-    model.remember(_adapt(model, data, normal_copies if settings.memory.augmented else normals))
-    return losses
+    tokens = _adapt(model, data, normals)
+    if settings.memory.augmented:
+        every_copy = (~data.abnormal).nonzero().flatten().tolist()
+        model.remember(_adapt(model, data, every_copy))
+    else:
+        model.remember(tokens)
+    return losses, map_scale(model, tokens)
 
 
 def _leave_one_out(

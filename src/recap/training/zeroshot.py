@@ -16,6 +16,7 @@ from recap.io import read_image, read_mask
 from recap.io.resize import SquareResize
 from recap.model.recap import ReCAP, Tokens, concatenate
 from recap.scoring.detector import Detector
+from recap.training import display
 from recap.training.assemble import assemble, fingerprint
 from recap.training.checkpoint import Checkpoint
 from recap.training.devices import choose_device, process_count
@@ -54,7 +55,7 @@ def fit_zero_shot(
     rate = settings.training.learning_rate or LEARNING_RATE
     objective = Objective(model, settings, bool(data.has_mask.any()))
     losses = train(objective, data, settings, rate, progress, checkpoint)
-    return assemble(model, "zero-shot", settings, records, losses)
+    return assemble(model, "zero-shot", settings, records, losses, display.ZERO_SHOT)
 
 
 def leave_one_out(domains: Sequence[Domain], target: str) -> list[Domain]:

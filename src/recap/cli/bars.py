@@ -1,0 +1,64 @@
+"""Progress bars on stderr; a plain line per stage where there is no terminal."""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Protocol
+
+STAGES = {"encode": "Encoding images", "train": "Training", "score": "Scoring"}
+
+
+class Report(Protocol):
+    """`report(stage, done, total, detail)`."""
+
+    def __call__(self, stage: str, done: int, total: int, detail: str) -> None:
+        """Show a step."""
+
+
+@contextmanager
+def bars() -> Iterator[Report]:
+    """Draw one bar per stage, with the time left and the last detail (loss terms, file name)."""
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield _plain()
+        return
+    columns = (
+        TextColumn("{task.description:<16}"),
+        BarColumn(bar_width=24),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(elapsed_when_finished=True),
+        TextColumn("[dim]{task.fields[detail]}", markup=True),
+    )
+    with Progress(*columns, console=console) as progress:
+        tasks: dict[str, object] = {}
+
+        def show(stage: str, done: int, total: int, detail: str) -> None:
+            if stage not in tasks:
+                tasks[stage] = progress.add_task(STAGES.get(stage, stage), total=total, detail="")
+            safe = detail.replace("[", "(").replace("]", ")")  # brackets are markup to rich
+            progress.update(tasks[stage], completed=done, total=total, detail=safe)  # type: ignore[arg-type]
+
+        yield show
+
+
+def _plain() -> Report:
+    """For logs: a line at the start, at every tenth of the way, and at the end of each stage."""
+    shown: dict[str, int] = {}
+
+    def show(stage: str, done: int, total: int, detail: str) -> None:
+        tenth = 10 * done // max(total, 1)
+        if shown.get(stage) != tenth:
+            shown[stage] = tenth
+            line = f"{STAGES.get(stage, stage)}: {done}/{total} {detail}".rstrip()
+            print(line, file=sys.stderr, flush=True)
+
+    return show

@@ -1,0 +1,44 @@
+"""`recap evaluate`: metrics on a test split."""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from recap.cli.bars import bars
+from recap.cli.options import Device, RandomWeights
+
+
+def evaluate_command(
+    bundle: Annotated[Path, typer.Argument(help="A detector saved by `recap fit`.")],
+    dataset: Annotated[Path, typer.Argument(help="A benchmark folder NAME_AD; test/ is used.")],
+    json_file: Annotated[
+        Path | None, typer.Option("--json", help="Also write the result to this file.")
+    ] = None,
+    device: Device = "auto",
+    random_weights: RandomWeights = False,
+) -> None:
+    """Measure a detector on a test split: image AUROC, F1-max, AP; pixel AUROC with masks."""
+    from recap.data import read_domain
+    from recap.scoring.detector import load
+    from recap.scoring.evaluate import evaluate
+    from recap.training.devices import choose_device
+
+    domain = read_domain(dataset)
+    detector = load(bundle, str(choose_device(device)), random_weights)
+    with bars() as report:
+        result = evaluate(detector, domain, lambda done, total: report("score", done, total, ""))
+    if json_file is not None:
+        json_file.parent.mkdir(parents=True, exist_ok=True)
+        json_file.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+    for level in ("image", "pixel"):
+        for metric, value in (result[level] or {}).items():
+            typer.echo(f"{level} {metric:<8} {value:.4f}")
+    if result["pixel"] is None:
+        typer.echo("pixel    –        (this domain has no masks)")
+    shared = result["support_images_in_test"]
+    if shared:
+        typer.echo(
+            f"Warning: {shared} test images are files that this detector was fitted on.", err=True
+        )

@@ -1,0 +1,151 @@
+"""`recap fit`: from images to a detector."""
+
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from recap.cli.bars import Report, bars
+from recap.cli.options import Config, Device, Overrides, Preset, RandomWeights, settings_from
+from recap.errors import RecapError
+
+if TYPE_CHECKING:
+    from recap.config import Settings
+    from recap.scoring.detector import Detector
+    from recap.types import Sample
+
+
+def fit_command(
+    out: Annotated[Path, typer.Option(help="Where to save the detector (a folder).")],
+    normal: Annotated[Path | None, typer.Option(help="Folder of normal images.")] = None,
+    abnormal: Annotated[
+        Path | None, typer.Option(help="Folder of abnormal images; without it, memory alone.")
+    ] = None,
+    masks: Annotated[
+        Path | None, typer.Option(help="Folder of lesion masks named like the abnormal images.")
+    ] = None,
+    dataset: Annotated[
+        Path | None, typer.Option(help="A benchmark folder NAME_AD; its valid/ pool is used.")
+    ] = None,
+    shots: Annotated[
+        int | None, typer.Option(min=1, help="With --dataset: images per class.")
+    ] = None,
+    support: Annotated[
+        Path | None, typer.Option(help="With --dataset: a support list instead of a draw.")
+    ] = None,
+    draw: Annotated[
+        int, typer.Option(min=0, help="With --dataset --shots: which reproducible draw.")
+    ] = 0,
+    sources: Annotated[
+        Path | None, typer.Option(help="Zero-shot: folder of NAME_AD domains.")
+    ] = None,
+    target: Annotated[
+        str | None, typer.Option(help="Zero-shot: the domain held out, e.g. Brain.")
+    ] = None,
+    encoder: Annotated[
+        str | None, typer.Option(help="Encoder name, folder or hub id (dinov2-small).")
+    ] = None,
+    preset: Preset = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="Seed of every generator (0).")] = None,
+    config: Config = None,
+    overrides: Overrides = None,
+    device: Device = "auto",
+    random_weights: RandomWeights = False,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace an existing detector.")
+    ] = False,
+    restart: Annotated[
+        bool, typer.Option("--restart", help="Discard unfinished work and start anew.")
+    ] = False,
+) -> None:
+    """Fit a detector: on your own folders, on a benchmark domain, or zero-shot on other domains.
+
+    An interrupted fit goes on when the same command is run again.
+    """
+    settings = settings_from(
+        preset, config, overrides, encoder__name=encoder, seed=seed,
+        encoder__random_weights="true" if random_weights else None,
+    )  # fmt: skip
+    if out.exists() and not overwrite:
+        raise RecapError(f"{out} exists already. Pass --overwrite to replace it.")
+    work_dir = out.with_name(out.name + ".partial")
+    if restart and work_dir.exists():
+        shutil.rmtree(work_dir)
+    with bars() as report:
+        if sources is not None or target is not None:
+            detector = _zero_shot(sources, target, settings, work_dir, device, report)
+        else:
+            samples = _samples(normal, abnormal, masks, dataset, shots, support, draw)
+            detector = _few_shot(samples, settings, work_dir, device, report)
+    _finish(detector, out, work_dir)
+
+
+def _samples(
+    normal: Path | None,
+    abnormal: Path | None,
+    masks: Path | None,
+    dataset: Path | None,
+    shots: int | None,
+    support: Path | None,
+    draw: int,
+) -> "list[Sample]":
+    from recap.data import draw_support, folder_samples, read_domain, read_support
+
+    if (normal is None) == (dataset is None):
+        raise RecapError(
+            "Say what to fit on: --normal DIR [--abnormal DIR [--masks DIR]], "
+            "or --dataset DIR --shots K, or --sources ROOT --target NAME."
+        )
+    if normal is not None:
+        return folder_samples(normal, abnormal, masks)
+    assert dataset is not None
+    if (shots is None) == (support is None):
+        raise RecapError("With --dataset give either --shots K or --support FILE.")
+    domain = read_domain(dataset)
+    chosen = read_support(domain, support) if support else draw_support(domain, shots or 0, draw)
+    return [*chosen.normal, *chosen.abnormal]
+
+
+def _few_shot(
+    samples: "list[Sample]", settings: "Settings", work_dir: Path, device: str, report: Report
+) -> "Detector":
+    from recap.training.fewshot import fit_few_shot
+    from recap.training.support import load_support
+
+    support = load_support(samples)
+    return fit_few_shot(support, settings, work_dir=work_dir, device=device, progress=report)
+
+
+def _zero_shot(
+    sources: Path | None,
+    target: str | None,
+    settings: "Settings",
+    work_dir: Path,
+    device: str,
+    report: Report,
+) -> "Detector":
+    from recap.data import find_domains
+    from recap.training.zeroshot import fit_zero_shot, leave_one_out
+
+    if sources is None or target is None:
+        raise RecapError("Zero-shot needs both --sources ROOT and --target NAME.")
+    domains = leave_one_out(find_domains(sources), target)
+    return fit_zero_shot(domains, settings, work_dir=work_dir, device=device, progress=report)
+
+
+def _finish(detector: "Detector", out: Path, work_dir: Path) -> None:
+    from recap.training.devices import is_main_process
+
+    if not is_main_process():
+        return
+    detector.save(out)
+    shutil.rmtree(work_dir, ignore_errors=True)
+    card = detector.card
+    counts = {
+        label: sum(record["label"] == label for record in card.support)
+        for label in ("normal", "abnormal")
+    }
+    typer.echo(f"{out}: {card.mode}, preset {card.settings.preset}, encoder {card.encoder.name}")
+    typer.echo(f"Fitted on {counts['normal']} normal and {counts['abnormal']} abnormal images.")
+    typer.echo(card.statement)

@@ -1,0 +1,69 @@
+"""`recap info`: this installation, a detector, or the settings."""
+
+import json
+import platform
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from recap.cli.options import Config, Overrides, Preset, settings_from
+
+
+def info_command(
+    bundle: Annotated[
+        Path | None, typer.Argument(help="A detector: show what it is and was fitted on.")
+    ] = None,
+    settings: Annotated[
+        bool, typer.Option("--settings", help="Show all settings, resolved.")
+    ] = False,
+    preset: Preset = None,
+    config: Config = None,
+    overrides: Overrides = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Show versions, devices and encoders; or a detector's card; or all settings."""
+    if bundle is not None:
+        from recap.scoring.bundle import read_card
+
+        facts = read_card(bundle).model_dump(mode="json")
+    elif settings:
+        facts = settings_from(preset, config, overrides).model_dump(mode="json")
+    else:
+        facts = installation()
+    if as_json:
+        typer.echo(json.dumps(facts, indent=2))
+    else:
+        _show(facts)
+
+
+def installation() -> dict[str, Any]:
+    """What somebody who wants to help needs to know."""
+    import torch
+
+    from recap.encoders.weights import cache_dir, known_names, status
+    from recap.training.assemble import library_versions
+
+    return {
+        "versions": {**library_versions(), "python": platform.python_version()},
+        "platform": platform.platform(),
+        "cpu_threads": torch.get_num_threads(),
+        "cuda": torch.cuda.get_device_name(0) if torch.cuda.is_available() else None,
+        "cache": str(cache_dir()),
+        "encoders": {name: status(name).present for name in known_names()},
+    }
+
+
+def _show(facts: dict[str, Any], indent: str = "") -> None:
+    for key, value in facts.items():
+        if isinstance(value, dict):
+            typer.echo(f"{indent}{key}:")
+            _show(value, indent + "  ")
+        elif isinstance(value, list) and value and isinstance(value[0], dict):
+            typer.echo(f"{indent}{key}:")
+            for item in value:
+                typer.echo(
+                    indent + "  " + "  ".join(str(v) for v in item.values() if v is not None)
+                )
+        else:
+            typer.echo(f"{indent}{key}: {'–' if value is None else value}")

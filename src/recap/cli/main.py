@@ -1,0 +1,39 @@
+"""`recap`: the command line. Commands load what they need when they run, so help is instant."""
+
+import sys
+
+import typer
+
+from recap.cli import data, demo, evaluate, fit, info, score, weights
+from recap.errors import RecapError
+
+app = typer.Typer(
+    name="recap",
+    help="Find anomalies in medical images from a handful of examples. Research use only.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command("fit")(fit.fit_command)
+app.command("score")(score.score_command)
+app.command("evaluate")(evaluate.evaluate_command)
+app.command("info")(info.info_command)
+app.command("demo")(demo.demo_command)
+app.add_typer(weights.app, name="weights")
+app.add_typer(data.app, name="data")
+
+
+def main() -> None:
+    """Run a command; errors a user can act on are one message and exit code 2."""
+    try:
+        app()
+    except RecapError as error:
+        print(f"recap: error: {error}", file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        print("recap: interrupted. Run the same command again to go on.", file=sys.stderr)
+        sys.exit(130)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,182 @@
+"""The demo: the whole job on two real patients, ending with a page to look at."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from recap.config import resolve_settings
+from recap.data.folder import folder_samples
+from recap.data.phantom import write_phantoms
+from recap.data.tumours import pull_tumours, spread, write_tumour_slices
+from recap.encoders.weights import cache_dir, pull
+from recap.errors import RecapError
+from recap.io import read_image, read_mask
+from recap.metrics import auroc
+from recap.report import (
+    Report,
+    ReportRow,
+    as_picture,
+    encode_png,
+    legend,
+    outline,
+    overlay,
+    write_report,
+)
+from recap.scoring.detector import Detector
+from recap.training.fewshot import fit_few_shot
+from recap.training.progress import Progress
+from recap.training.support import load_support
+from recap.types import BoolArray, Image, Prediction, Sample
+
+# Patient 2 has the fewer lesions and the more normal levels, so it is the one to learn from: the
+# memory then knows the anatomy at the levels where patient 1 has the tumour.
+FITTED_ON, SCORED = "brain2", "brain1"
+NORMAL_IMAGES, ABNORMAL_IMAGES = 5, 3
+NOTES_REAL = [
+    "Two contrast-enhanced brain MRIs from the sample data of pyradiomics 3.0.1 (BSD-3-Clause); "
+    "slices without the outlined tumour are taken as normal.",
+    "Eight slices of one patient are far too few for a reliable image score: it also reacts to "
+    "the level of the slice. Look at where the maps light up, and fit on several patients.",
+]
+NOTES_PHANTOM = [
+    "The images are generated phantoms, not patients: they show how the software works, and "
+    "nothing about how well it detects disease."
+]
+
+
+@dataclass(frozen=True)
+class DemoResult:
+    """Where the page is, and the small table for the terminal."""
+
+    page: Path
+    table: list[str]
+
+
+@dataclass(frozen=True)
+class _Scored:
+    sample: Sample
+    image: Image
+    mask: BoolArray
+    prediction: Prediction
+
+
+def run_demo(
+    out: Path, say: Callable[[str], None], progress: Progress, phantoms: bool = False
+) -> DemoResult:
+    """Fetch encoder and images, fit on eight, score the rest, write the page."""
+    settings = resolve_settings("fast")
+    pull(settings.encoder.name, say)
+    support, test, notes = _images(out, say, phantoms)
+    say(f"Fitting on {len(support)} images, then scoring {len(test)} of another patient.")
+    detector = fit_few_shot(load_support(support), settings, progress=progress)
+    detector.save(out / "demo.recap")
+    scored = []
+    for index, sample in enumerate(test):
+        progress("score", index, len(test), sample.path.name)
+        scored.append(_score(detector, sample))
+    progress("score", len(test), len(test), "")
+    page = out / "report.html"
+    write_report(_report(detector, scored, support, notes), page)
+    return DemoResult(page, _terminal_table(scored))
+
+
+def _images(
+    out: Path, say: Callable[[str], None], phantoms: bool
+) -> tuple[list[Sample], list[Sample], list[str]]:
+    if not phantoms:
+        try:
+            cases = write_tumour_slices(pull_tumours(cache_dir(), say), out / "slices")
+            support = _chosen(cases[FITTED_ON])
+            return support, _folder(cases[SCORED]), NOTES_REAL
+        except RecapError as error:
+            say(f"The real images cannot be had here ({error})\nFalling back to phantoms.")
+    root = out / "phantoms"
+    domain = write_phantoms(_fresh(root), pool=NORMAL_IMAGES, test=6, domains=["Brain"])[0]
+    pool = domain.pool()
+    normal = [sample for sample in pool if not sample.abnormal][:NORMAL_IMAGES]
+    abnormal = [sample for sample in pool if sample.abnormal][:ABNORMAL_IMAGES]
+    return normal + abnormal, domain.test(), NOTES_PHANTOM
+
+
+def _fresh(root: Path) -> Path:
+    number = 1
+    while root.with_name(f"{root.name}-{number}").exists():
+        number += 1
+    return root.with_name(f"{root.name}-{number}")
+
+
+def _folder(case: Path) -> list[Sample]:
+    return folder_samples(case / "normal", case / "abnormal", case / "masks", case.name)
+
+
+def _chosen(case: Path) -> list[Sample]:
+    samples = _folder(case)
+    normal = [sample for sample in samples if not sample.abnormal]
+    abnormal = [sample for sample in samples if sample.abnormal]
+    return spread(normal, NORMAL_IMAGES) + spread(abnormal, ABNORMAL_IMAGES)
+
+
+def _score(detector: Detector, sample: Sample) -> _Scored:
+    image = read_image(sample.path)
+    mask = np.zeros(image.size_hw, bool) if sample.mask is None else read_mask(sample.mask)
+    return _Scored(sample, image, mask, detector.score(image))
+
+
+def _measures(scored: list[_Scored]) -> tuple[float, float]:
+    image = auroc([s.prediction.score for s in scored], [s.sample.abnormal for s in scored])
+    maps = np.concatenate([s.prediction.map.ravel() for s in scored])
+    return image, auroc(maps, np.concatenate([s.mask.ravel() for s in scored]))
+
+
+def _terminal_table(scored: list[_Scored]) -> list[str]:
+    image, pixel = _measures(scored)
+    lines = ["slice            reference  score"]
+    for s in scored:
+        label = "abnormal" if s.sample.abnormal else "normal"
+        lines.append(f"{s.sample.path.name:<16} {label:<10} {s.prediction.score:.3f}")
+    return [*lines, f"pixel AUROC {pixel:.3f}, image AUROC {image:.3f} ({len(scored)} images)"]
+
+
+def _report(
+    detector: Detector, scored: list[_Scored], support: list[Sample], notes: list[str]
+) -> Report:
+    card = detector.card
+    image, pixel = _measures(scored)
+    counts = [sum(s.sample.abnormal == abnormal for s in scored) for abnormal in (False, True)]
+    return Report(
+        title="recap demo: fitted on eight images of one patient, scored on another",
+        summary=[
+            ("Detector", f"{card.mode}, preset {card.settings.preset}"),
+            ("Encoder", f"{card.encoder.name} (sha256 {card.encoder.sha256[:12]}…)"),
+            ("Fitted on", ", ".join(f"{s.domain} {s.path.name}" for s in support)),
+            ("Consists of", card.statement),
+        ],
+        table=[
+            ["", "AUROC", "normal", "abnormal"],
+            ["pixels (where)", f"{pixel:.3f}", str(counts[0]), str(counts[1])],
+            ["images (whether)", f"{image:.3f}", str(counts[0]), str(counts[1])],
+        ],
+        notes=notes,
+        rows=[_row(s, detector) for s in scored],
+        legend_png=encode_png(legend(detector.map_scale)),
+    )
+
+
+def _row(scored: _Scored, detector: Detector) -> ReportRow:
+    prediction, picture = scored.prediction, as_picture(scored.image)
+    details = {}
+    if prediction.score_prototype is not None:
+        details["prototypes"] = f"{prediction.score_prototype:.3f}"
+    if prediction.score_memory is not None:
+        details["memory"] = f"{prediction.score_memory:.3f}"
+    return ReportRow(
+        name=scored.sample.path.name,
+        label="abnormal" if scored.sample.abnormal else "normal",
+        score=prediction.score,
+        input_png=encode_png(picture),
+        map_png=encode_png(overlay(scored.image, prediction.map, detector.map_scale)),
+        truth_png=encode_png(outline(picture, scored.mask)),
+        details=details,
+    )

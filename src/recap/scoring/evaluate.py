@@ -1,0 +1,71 @@
+"""Metrics of a detector on a domain's test split, normal images included."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from recap.data.benchmark import Domain
+from recap.errors import InputError
+from recap.fetch import sha256_of
+from recap.io import read_image, read_mask
+from recap.io.resize import SquareResize
+from recap.metrics import auroc, average_precision, f1_max
+from recap.scoring.detector import Detector
+from recap.types import BoolArray, Sample
+
+
+def evaluate(
+    detector: Detector,
+    domain: Domain,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> dict[str, Any]:
+    """Image AUROC, F1-max and AP, and pixel AUROC where there are masks; fractions, not per cent.
+
+    Maps and masks are compared at the encoder's input size, as the benchmark does. `pixel` is None
+    for a domain without masks.
+    """
+    samples = domain.test()
+    has_masks = any(sample.mask is not None for sample in samples)
+    size = detector.model.encoder.input_px
+    scores = np.empty(len(samples), np.float32)
+    maps = np.empty((len(samples) if has_masks else 0, size, size), np.float32)
+    for index, sample in enumerate(samples):
+        progress(index, len(samples))
+        output = detector.raw_output([read_image(sample.path)])
+        scores[index] = float(output.score[0])
+        if has_masks:
+            maps[index] = output.map[0].cpu().numpy()
+    progress(len(samples), len(samples))
+    labels = np.array([sample.abnormal for sample in samples])
+    return {
+        "domain": domain.name,
+        "image": {
+            "auroc": auroc(scores, labels),
+            "f1_max": f1_max(scores, labels),
+            "ap": average_precision(scores, labels),
+        },
+        "pixel": {"auroc": auroc(maps, _masks(samples, size))} if has_masks else None,
+        "images": {"normal": int((~labels).sum()), "abnormal": int(labels.sum())},
+        "support_images_in_test": _shared_with_support(detector, samples),
+        "mode": detector.card.mode,
+        "fingerprint": detector.card.fingerprint,
+    }
+
+
+def _masks(samples: list[Sample], size_px: int) -> BoolArray:
+    masks = np.zeros((len(samples), size_px, size_px), bool)
+    for index, sample in enumerate(samples):
+        if sample.mask is not None:
+            mask = read_mask(sample.mask)
+            if mask.shape != read_image(sample.path).size_hw:
+                raise InputError(f"{sample.mask}: its size differs from that of {sample.path}.")
+            resize = SquareResize((mask.shape[0], mask.shape[1]), size_px)
+            masks[index] = resize.apply_mask(mask)
+    return masks
+
+
+def _shared_with_support(detector: Detector, samples: list[Sample]) -> int:
+    """Test files that are, byte for byte, files the detector was fitted on."""
+    fitted_on = {record["sha256"] for record in detector.card.support}
+    return sum(sha256_of(sample.path) in fitted_on for sample in samples)

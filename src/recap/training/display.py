@@ -1,0 +1,46 @@
+"""The scale on which a detector's maps are drawn: fixed at fitting, from its normal images."""
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+from recap.model.memory import nearest_distance
+from recap.model.recap import BranchOutput, ReCAP, Tokens
+
+ZERO_SHOT: tuple[float, float] = (0.0, 1.0)
+SHOWN_FROM, FULL_AT = 0.95, 4.0
+"""A value is drawn from the 95th percentile of what normal pixels reach, at full strength from
+four times that."""
+COMPARED_IMAGES = 16
+"""Each is compared with all others; that many say enough about a percentile."""
+
+
+@torch.no_grad()
+def map_scale(model: ReCAP, normal: Tokens) -> tuple[float, float]:
+    """(low, high) from the maps of the normal support images, each without itself in the memory.
+
+    A single normal image has no others to be compared with; then high is what the branch can
+    reach in practice.
+    """
+    images = len(normal[0][0])
+    if images < 2:
+        return (0.0, 1.0) if model.trained_head else (0.0, 0.25)
+    chosen = range(0, images, -(-images // COMPARED_IMAGES))
+    maps = [_map_without_itself(model, normal, index).cpu().numpy() for index in chosen]
+    low = float(np.quantile(np.stack(maps), SHOWN_FROM))
+    return low, min(1.0, max(FULL_AT * low, 1e-3))
+
+
+def _map_without_itself(model: ReCAP, normal: Tokens, index: int) -> torch.Tensor:
+    image: Tokens = [(seg[index : index + 1], det[index : index + 1]) for seg, det in normal]
+    others = [i for i in range(len(normal[0][0])) if i != index]
+    distances = []
+    for (seg, _), (all_seg, _) in zip(image, normal, strict=True):
+        rows = F.normalize(all_seg[others].flatten(0, 1), dim=-1)
+        distance = nearest_distance(seg, rows)
+        distances.append(torch.stack([distance, distance]))
+    memory = model.pool_distances(torch.stack(distances))
+    prototype: BranchOutput | None = None
+    if model.trained_head:
+        prototype, _ = model.prototype_branch(image)
+    return model.fuse(prototype, memory).map[0]

@@ -1,0 +1,65 @@
+"""A tiny random encoder, in memory and on disk, for every test that needs a whole model."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from recap.encoders.cache import cache_dir
+
+TINY_PX = 70  # a grid of 5 × 5 patches of 14 px
+
+# Tiny tensors gain nothing from threads, and threads that wait for a busy core cost tenfold.
+# Set before torch is imported; a value from outside stands.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+
+def tiny_model() -> Any:
+    """A random DINOv2: width 32, 8 blocks, 2 heads."""
+    import torch
+    import transformers
+
+    config = transformers.Dinov2Config(
+        hidden_size=32,
+        num_hidden_layers=8,
+        num_attention_heads=2,
+        intermediate_size=64,
+        patch_size=14,
+        image_size=TINY_PX,
+    )
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = transformers.Dinov2Model(config).eval()
+        for parameter in model.parameters():  # zero-initialised tokens would hide mistakes
+            if parameter.abs().max() == 0:
+                torch.nn.init.normal_(parameter, std=0.02)
+    return model
+
+
+@pytest.fixture(scope="session")
+def tiny_encoder() -> Any:
+    """The tiny model as a frozen encoder at 70 px; shared, so never to be changed in place."""
+    from recap.encoders.vit import Encoder
+
+    return Encoder(tiny_model(), name="tiny", checksum="tiny", input_px=TINY_PX)
+
+
+@pytest.fixture(scope="session")
+def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The tiny model as a folder that `encoder.name` may point at (with `encoder.input_px=70`)."""
+    folder = tmp_path_factory.mktemp("tiny") / "encoder"
+    tiny_model().save_pretrained(folder, safe_serialization=True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RECAP_CACHE", str(_cache_without_digests(tmp_path_factory.mktemp("cache"))))
+        yield folder
+
+
+def _cache_without_digests(cache: Path) -> Path:
+    """The user's cache as seen through links: what tests note about files stays out of it."""
+    own = cache_dir()
+    for entry in own.iterdir() if own.is_dir() else ():
+        if entry.name != "digests":
+            (cache / entry.name).symlink_to(entry)
+    return cache
