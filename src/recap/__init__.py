@@ -8,11 +8,9 @@
 """
 
 from importlib import import_module
-from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 from recap.errors import RecapError
-from recap.types import Image, Prediction
 
 if TYPE_CHECKING:
     from recap.config import Settings, resolve_settings
@@ -20,8 +18,9 @@ if TYPE_CHECKING:
     from recap.model.build import build_model
     from recap.scoring.detector import Detector, load
     from recap.training.fit import fit
+    from recap.types import Image, Prediction
 
-__version__ = version("recap-ad")
+    __version__: str
 
 __all__ = [
     "Detector",
@@ -37,9 +36,11 @@ __all__ = [
     "resolve_settings",
 ]
 
-# Loaded at first use, so that `import recap` does not wait for torch.
+# Loaded at first use, so that `import recap` and `recap --help` wait for neither torch nor numpy.
 _LAZY = {
     "Detector": "recap.scoring.detector",
+    "Image": "recap.types",
+    "Prediction": "recap.types",
     "Settings": "recap.config",
     "build_model": "recap.model.build",
     "fit": "recap.training.fit",
@@ -50,6 +51,10 @@ _LAZY = {
 
 
 def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("recap-ad")
     if name not in _LAZY:
         raise AttributeError(f"module 'recap' has no attribute '{name}'")
     return getattr(import_module(_LAZY[name]), name)

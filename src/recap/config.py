@@ -111,15 +111,20 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 
 def resolve_settings(
-    preset: str = "fast",
+    preset: str | None = None,
     config: Path | None = None,
     overrides: Iterable[str] = (),
     **values: Any,
 ) -> Settings:
-    """Build the settings: preset, then the TOML file, then `a.b=c` strings, then nested values."""
+    """Build the settings: preset, then the TOML file, then `a.b=c` strings, then nested values.
+
+    A preset that is named here wins over one named in the file.
+    """
     layers = [read_toml(config) if config else {}, *map(parse_override, overrides), values]
-    for layer in layers:
-        preset = layer.get("preset", preset)
+    if preset is None:
+        named = [layer["preset"] for layer in layers if "preset" in layer]
+        preset = named[-1] if named else "fast"
+    layers = [{k: v for k, v in layer.items() if k != "preset"} for layer in layers]
     if preset not in PRESETS:
         raise SettingsError(f"Unknown preset '{preset}'. Choose from: {', '.join(PRESETS)}.")
     tree: dict[str, Any] = {"preset": preset}

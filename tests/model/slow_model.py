@@ -58,7 +58,7 @@ def anchor(
         elif conditioning == "bounded":
             step = eta * math.tanh(entry)
         else:
-            step = sigmoid(float(beta)) * eta * math.tanh(entry)  # type: ignore[arg-type]
+            step = sigmoid(float(beta)) * eta * math.tanh(entry)
         moved.append(float(q[i]) + step)
     return norm(moved)
 

@@ -60,7 +60,7 @@ def slow_write_back(model: ReCAP, pixels: Tensor) -> list[tuple[Tensor, Tensor]]
         for branch in (SEG, DET):
             adapter = model.adapter(encoder.layers.index(block), branch)
             tokens.append(through(adapter.down.weight, hidden))
-            residuals.append(through(adapter.up.weight, tokens[-1]))  # type: ignore[union-attr]
+            residuals.append(through(adapter.up.weight, tokens[-1]))
         collected.append((tokens[0][:, 1:], tokens[1][:, 1:]))
         mixed = hidden.clone()
         for image, token in np.ndindex(*hidden.shape[:2]):  # token 0 is the class token
@@ -102,7 +102,7 @@ def test_only_the_last_way_up_has_no_effect(
     model = make_model("paper")
     before = model(pixels)
     for branch in (SEG, DET):
-        model.adapter(layer, branch).up.weight.normal_()  # type: ignore[union-attr]
+        model.adapter(layer, branch).up.weight.normal_()
     after = model(pixels)
     unchanged = torch.equal(before.score, after.score) and torch.equal(before.map, after.map)
     assert unchanged == (layer == 3)

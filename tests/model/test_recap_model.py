@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from recap.config import resolve_settings
+from recap.encoders.vit import Encoder
 from recap.model.build import build_model
 from recap.model.maps import interpolation_matrix
 from recap.model.memory import build_memory
@@ -43,7 +44,7 @@ def slow_prototypes(model: ReCAP, tokens: Tokens, image: int) -> tuple[float, np
             ]
             both = [slow_model.logits(p, *anchors, head.logit_scale) for p in patches]
             phi.append([abnormal - normal for normal, abnormal in both])
-            shares.append([slow_model.abnormal_share(*pair_) for pair_ in both])
+            shares.append([slow_model.abnormal_share(*two) for two in both])
         score += det_weights[layer] * slow_model.top_mean(shares[DET], head.top_k)
         layer_map = slow_model.upsampled(phi[SEG], 70, 14, head.upsample)
         fused += seg_weights[layer] * np.vectorize(slow_model.sigmoid)(layer_map)
@@ -233,7 +234,7 @@ def test_the_encoder_stays_as_it_was(make_model: MakeModel, pixels: Tensor) -> N
 
 
 @torch.no_grad()
-def test_a_folder_is_an_encoder(tiny_folder: Path, tiny_encoder: object, pixels: Tensor) -> None:
+def test_a_folder_is_an_encoder(tiny_folder: Path, tiny_encoder: Encoder, pixels: Tensor) -> None:
     chosen = {"name": str(tiny_folder), "input_px": 70, "normalise": "unit"}
     model = build_model(settings=resolve_settings(encoder=chosen))
-    assert torch.equal(model.encoder.taps(pixels), tiny_encoder.taps(pixels))  # type: ignore[attr-defined]
+    assert torch.equal(model.encoder.taps(pixels), tiny_encoder.taps(pixels))

@@ -5,7 +5,9 @@ from typing import Annotated
 
 import typer
 
-app = typer.Typer(no_args_is_help=True, help="Make data sets to try things with.")
+app = typer.Typer(
+    no_args_is_help=True, rich_markup_mode=None, help="Make data sets to try things with."
+)
 
 
 @app.callback()

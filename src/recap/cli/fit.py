@@ -63,10 +63,8 @@ def fit_command(
 
     An interrupted fit goes on when the same command is run again.
     """
-    settings = settings_from(
-        preset, config, overrides, encoder__name=encoder, seed=seed,
-        encoder__random_weights="true" if random_weights else None,
-    )  # fmt: skip
+    chosen = {"name": encoder, "random_weights": random_weights or None}
+    settings = settings_from(preset, config, overrides, seed=seed, encoder=chosen)
     if out.exists() and not overwrite:
         raise RecapError(f"{out} exists already. Pass --overwrite to replace it.")
     work_dir = out.with_name(out.name + ".partial")

@@ -12,6 +12,7 @@ app = typer.Typer(
     help="Find anomalies in medical images from a handful of examples. Research use only.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command("fit")(fit.fit_command)

@@ -27,14 +27,13 @@ RandomWeights = Annotated[
 def settings_from(
     preset: str | None, config: Path | None, overrides: list[str] | None, **values: Any
 ) -> "Settings":
-    """The settings that the options of a command line add up to."""
-    from recap.config import parse_override, resolve_settings
+    """The settings that the options of a command line add up to; options not given are None."""
+    from recap.config import resolve_settings
 
-    chosen = list(overrides or [])
-    for dotted, value in values.items():
-        if value is not None:
-            parse_override(f"{dotted.replace('__', '.')}=0")
-            chosen.append(f"{dotted.replace('__', '.')}={value}")
-    if preset is not None:
-        chosen.append(f"preset={preset}")
-    return resolve_settings(config=config, overrides=chosen)
+    given = _without_none({"preset": preset, **values})
+    return resolve_settings(config=config, overrides=overrides or [], **given)
+
+
+def _without_none(tree: dict[str, Any]) -> dict[str, Any]:
+    cleaned = {k: _without_none(v) if isinstance(v, dict) else v for k, v in tree.items()}
+    return {key: value for key, value in cleaned.items() if value is not None}

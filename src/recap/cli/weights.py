@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     no_args_is_help=True,
+    rich_markup_mode=None,
     help="List, fetch, add and verify the weights of encoders. Only `pull` uses the network.",
 )
 

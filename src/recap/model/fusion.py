@@ -5,7 +5,7 @@ from torch import Tensor
 
 def top_count(patches: int, ratio: float) -> int:
     """k = max(1, int(ratio · R))."""
-    # 0.10 · 290 is 28.999… in binary; a hair more keeps the decimal meaning.
+    # 0.29 · 100 is 28.999… in binary; a hair more keeps the decimal meaning.
     return max(1, int(ratio * patches + 1e-9))
 
 

@@ -11,9 +11,11 @@ EPSILON = 1e-12
 def class_logits(tokens: Tensor, anchors: Tensor, scale: float) -> Tensor:
     """(Eq. 3) α · cosine to both anchors: (B, R, C), (B, 2, C) -> (B, R, 2).
 
-    Anchors are unit vectors; tokens are normalised here.
+    Anchors are unit vectors; tokens are normalised here. Never in half precision: α magnifies a
+    rounding error of bfloat16 to 0.4.
     """
-    return scale * _Cosine.apply(tokens, anchors)
+    with torch.autocast(tokens.device.type, enabled=False):
+        return scale * _Cosine.apply(_full(tokens), _full(anchors))
 
 
 def margin(logits: Tensor) -> Tensor:
@@ -24,6 +26,10 @@ def margin(logits: Tensor) -> Tensor:
 def probability(patch_margin: Tensor) -> Tensor:
     """a = σ(φ), which is the abnormal entry of the softmax over both logits."""
     return torch.sigmoid(patch_margin)
+
+
+def _full(values: Tensor) -> Tensor:
+    return values.float() if values.dtype in (torch.bfloat16, torch.float16) else values
 
 
 class _Cosine(torch.autograd.Function):

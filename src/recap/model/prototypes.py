@@ -61,7 +61,7 @@ class PrototypePair(nn.Module):
             return self.base.new_zeros(2)
         if self.conditioning == "unbounded":
             return self.base.new_full((2,), 2.0)
-        gate = torch.ones(2) if self.gate is None else torch.sigmoid(self.gate)
+        gate = self.base.new_ones(2) if self.gate is None else torch.sigmoid(self.gate)
         return drift_bound(self.base.norm(dim=-1), gate * self.eta, self.base.shape[-1])
 
 

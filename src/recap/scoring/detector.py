@@ -34,7 +34,7 @@ class Detector:
 
     @property
     def map_scale(self) -> tuple[float, float]:
-        """The map values drawn from nothing to full strength; fixed when the detector was fitted."""
+        """The map values drawn from nothing to full strength, fixed at fitting."""
         return self.card.map_scale
 
     def score(self, image: Source) -> Prediction:

@@ -1,0 +1,40 @@
+# make demo and make test do all the set-up, in .venv; nothing else is touched.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: install weights demo test test-fast lint bench clean
+
+install: $(STAMP)
+
+$(STAMP): pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	touch $@
+
+# The default encoder, about 88 MB; kept in the user's cache.
+weights: install
+	$(BIN)/recap weights pull dinov2-small
+
+demo: weights
+	$(BIN)/recap demo --out demo-out
+
+# Tests that need the encoder's weights are skipped, saying so, if they cannot be had.
+test: install
+	-$(BIN)/recap weights pull dinov2-small
+	$(BIN)/python -m pytest
+
+test-fast: install
+	$(BIN)/python -m pytest -m 'not slow'
+
+lint: install
+	$(BIN)/ruff check src tests benchmarks
+	$(BIN)/ruff format --check src tests benchmarks
+	$(BIN)/mypy
+
+bench: install
+	$(BIN)/python benchmarks/fit_speed.py
+
+clean:
+	rm -rf $(VENV) build dist demo-out .pytest_cache .mypy_cache .ruff_cache
