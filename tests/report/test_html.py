@@ -49,7 +49,7 @@ def report(rows, **changes):
         "table": [["Domain", "AUROC"], ["Brain", "0.934"]],
         "notes": ["One note."],
         "rows": rows,
-        "legend_png": encode_png(legend(1.0)),
+        "legend_png": encode_png(legend((0.0, 1.0))),
     }
     return Report(**(values | changes))
 
