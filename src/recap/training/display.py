@@ -8,9 +8,9 @@ from recap.model.memory import nearest_distance
 from recap.model.recap import BranchOutput, ReCAP, Tokens
 
 ZERO_SHOT: tuple[float, float] = (0.0, 1.0)
-SHOWN_FROM, FULL_AT = 0.95, 4.0
-"""A value is drawn from the 95th percentile of what normal pixels reach, at full strength from
-four times that."""
+SHOWN_FROM, FULL_AT = 0.90, 2.0
+"""A value is drawn from the 90th percentile of what normal pixels reach, at full strength from
+twice that."""
 COMPARED_IMAGES = 16
 """Each is compared with all others; that many say enough about a percentile."""
 
