@@ -19,7 +19,7 @@ Upsample = Literal["centres", "corners"]
 class Section(BaseModel):
     """A group of settings: immutable, and closed to unknown keys."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class EncoderSettings(Section):
@@ -125,7 +125,7 @@ def resolve_settings(
         named = [layer["preset"] for layer in layers if "preset" in layer]
         preset = named[-1] if named else "fast"
     layers = [{k: v for k, v in layer.items() if k != "preset"} for layer in layers]
-    if preset not in PRESETS:
+    if not isinstance(preset, str) or preset not in PRESETS:
         raise SettingsError(f"Unknown preset '{preset}'. Choose from: {', '.join(PRESETS)}.")
     tree: dict[str, Any] = {"preset": preset}
     for layer in [PRESETS[preset], *layers]:

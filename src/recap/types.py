@@ -51,7 +51,5 @@ class Prediction:
     map: FloatArray
     score_prototype: float | None
     score_memory: float | None
-    map_prototype: FloatArray | None
-    map_memory: FloatArray | None
     drift: FloatArray | None
     source: str

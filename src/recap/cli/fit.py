@@ -67,6 +67,10 @@ def fit_command(
     settings = settings_from(preset, config, overrides, seed=seed, encoder=chosen)
     if out.exists() and not overwrite:
         raise RecapError(f"{out} exists already. Pass --overwrite to replace it.")
+    if out.exists():
+        from recap.scoring.bundle import read_card
+
+        read_card(out)  # refuse a folder that is not a detector before the work, not after it
     work_dir = out.with_name(out.name + ".partial")
     if restart and work_dir.exists():
         shutil.rmtree(work_dir)

@@ -23,17 +23,20 @@ app.command("demo")(demo.demo_command)
 app.add_typer(weights.app, name="weights")
 app.add_typer(data.app, name="data")
 
+INTERRUPTED = 130
+
 
 def main() -> None:
     """Run a command; errors a user can act on are one message and exit code 2."""
     try:
         app()
-    except RecapError as error:
+    except (RecapError, OSError) as error:  # OSError: a full disk, a folder without permission
         print(f"recap: error: {error}", file=sys.stderr)
         sys.exit(2)
-    except KeyboardInterrupt:
-        print("recap: interrupted. Run the same command again to go on.", file=sys.stderr)
-        sys.exit(130)
+    except SystemExit as end:
+        if end.code == INTERRUPTED:  # typer makes an exit of Ctrl-C, without a word
+            print("recap: interrupted. Run the same command again to go on.", file=sys.stderr)
+        raise
 
 
 if __name__ == "__main__":

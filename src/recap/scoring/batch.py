@@ -148,7 +148,7 @@ def _read_rows(path: Path) -> list[Row]:
     """Rows of an earlier run; a line cut short by a kill is left out."""
     if not path.exists():
         return []
-    with path.open(newline="", encoding="utf-8") as file:
+    with path.open(newline="", encoding="utf-8", errors="surrogateescape") as file:
         lines = csv.DictReader(file)
         if lines.fieldnames != COLUMNS:
             raise InputError(f"{path} was not written by this version. Choose another --out.")
@@ -158,7 +158,7 @@ def _read_rows(path: Path) -> list[Row]:
 @contextmanager
 def _appending(path: Path, rows: Iterable[Row]) -> Iterator[Callable[[Row], None]]:
     _write_table(path, rows)
-    with path.open("a", newline="", encoding="utf-8") as file:
+    with path.open("a", newline="", encoding="utf-8", errors="surrogateescape") as file:
         writer = csv.DictWriter(file, COLUMNS)
 
         def append(row: Row) -> None:
@@ -170,7 +170,7 @@ def _appending(path: Path, rows: Iterable[Row]) -> Iterator[Callable[[Row], None
 
 def _write_table(path: Path, rows: Iterable[Row]) -> None:
     partial = path.with_suffix(".tmp")
-    with partial.open("w", newline="", encoding="utf-8") as file:
+    with partial.open("w", newline="", encoding="utf-8", errors="surrogateescape") as file:
         writer = csv.DictWriter(file, COLUMNS)
         writer.writeheader()
         writer.writerows(asdict(row) for row in rows)

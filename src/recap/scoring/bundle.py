@@ -48,6 +48,8 @@ def write_bundle(folder: Path, card: Card, tensors: dict[str, Tensor]) -> None:
     """Write a bundle beside its place, then move it there whole."""
     from safetensors.torch import save_file
 
+    if folder.exists():
+        read_card(folder)  # never replace a folder that is not a bundle
     partial = folder.with_name(folder.name + ".writing")
     if partial.exists():
         shutil.rmtree(partial)
@@ -55,7 +57,6 @@ def write_bundle(folder: Path, card: Card, tensors: dict[str, Tensor]) -> None:
     save_file(tensors, partial / TENSORS)
     (partial / CARD).write_text(card.model_dump_json(indent=2) + "\n", encoding="utf-8")
     if folder.exists():
-        read_card(folder)  # never replace a folder that is not a bundle
         shutil.rmtree(folder)
     partial.rename(folder)
 

@@ -73,18 +73,12 @@ class Detector:
 
     def _prediction(self, output: Output, index: int, image: Image) -> Prediction:
         resize = SquareResize(image.size_hw, self.model.encoder.input_px)
-
-        def to_source(maps: Tensor) -> np.ndarray:
-            return resize.invert(maps[index].cpu().numpy())
-
         prototype, memory, drift = output.prototype, output.memory, output.drift
         return Prediction(
             score=float(output.score[index]),
-            map=to_source(output.map),
+            map=resize.invert(output.map[index].cpu().numpy()),
             score_prototype=float(prototype.score[index]) if prototype else None,
             score_memory=float(memory.score[index]) if memory else None,
-            map_prototype=to_source(prototype.map) if prototype else None,
-            map_memory=to_source(memory.map) if memory else None,
             drift=drift[index].cpu().numpy() if drift is not None else None,
             source=image.source,
         )
@@ -105,7 +99,13 @@ def load(path: str | Path, device: str = "cpu", random_weights: bool = False) ->
             "scores mean nothing. Pass --random-weights (random_weights=True) to use it anyway."
         )
     model = ReCAP(_encoder_for(folder, card), card.settings, card.mode != "normal-only")
-    _restore(model, read_tensors(folder), folder)
+    tensors = read_tensors(folder)
+    if ("memory" in tensors) == (card.mode == "zero-shot"):
+        raise BundleError(
+            f"{folder}: a {card.mode} detector {'has no' if 'memory' in tensors else 'needs a'} "
+            "memory. Copy the bundle again."
+        )
+    _restore(model, tensors, folder)
     return Detector(model.to(device), card)
 
 

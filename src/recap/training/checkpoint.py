@@ -1,6 +1,7 @@
 """Saved training state: one safetensors file, replaced atomically, tied to what is being fitted."""
 
 import json
+import os
 from pathlib import Path
 
 import torch
@@ -29,7 +30,11 @@ class Checkpoint:
                 "Finish that one with its own settings, or discard it with --restart."
             )
         folder.mkdir(parents=True, exist_ok=True)
-        owner.write_text(fingerprint, encoding="utf-8")
+        if not owner.exists():
+            # Whole or not at all: other processes of the same fit read it meanwhile.
+            partial = folder / f"fingerprint.{os.getpid()}"
+            partial.write_text(fingerprint, encoding="utf-8")
+            partial.replace(owner)
 
     def save(self, model: ReCAP, optimiser: Adam, epoch: int, losses: dict[str, float]) -> None:
         """Keep the state after `epoch` finished epochs, with the last one's mean losses."""
@@ -51,12 +56,13 @@ class Checkpoint:
         try:
             with safe_open(self._file, "pt") as file:
                 tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
-                epoch, losses = int(file.metadata()["epoch"]), json.loads(file.metadata()["losses"])
-        except (SafetensorError, KeyError, ValueError) as error:
+                metadata = file.metadata() or {}
+            epoch, losses = int(metadata["epoch"]), json.loads(metadata["losses"])
+            _restore(model, optimiser, tensors)
+        except (OSError, SafetensorError, KeyError, ValueError, RuntimeError) as error:
             raise TrainingError(
                 f"{self._file} is damaged ({error}). Discard the unfinished fit with --restart."
             ) from error
-        _restore(model, optimiser, tensors)
         return epoch, losses
 
 

@@ -58,6 +58,8 @@ def train(
     for epoch in range(done, training.epochs):
         order = epoch_order(data, settings.seed, epoch, training.balance_sources)
         last = _train_epoch(workers, optimiser, data, order, training.batch_size, epoch)
+        if not all(bool(p.isfinite().all()) for p in parameters):  # the last step may do it
+            _guard(math.nan, epoch)
         progress("train", epoch + 1, training.epochs, _describe(last))
         due = time.monotonic() - saved > SAVE_EVERY_S or epoch + 1 == training.epochs
         if checkpoint and is_main_process() and due:

@@ -70,17 +70,21 @@ class PrefixStore:
             self._in_memory = 0
             return np.empty(self._shape, dtype=np.float32)
         path = folder / "tokens.f32"
-        fresh = not path.exists() or self._done() == 0
-        return np.memmap(path, np.float32, "w+" if fresh else "r+", shape=self._shape)
+        size = 4 * int(np.prod(self._shape))
+        if path.exists() and path.stat().st_size == size and self._done() > 0:
+            return np.memmap(path, np.float32, "r+", shape=self._shape)
+        # A mark without its tokens would pass zeros off as finished work.
+        (folder / "tokens.json").unlink(missing_ok=True)
+        return np.memmap(path, np.float32, "w+", shape=self._shape)
 
     def _done(self) -> int:
         if self._mark is None:
             return self._in_memory
         try:
             mark = json.loads(self._mark.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
+            return int(mark["done"]) if mark["shape"] == list(self._shape) else 0
+        except (OSError, ValueError, KeyError, TypeError):
             return 0
-        return int(mark["done"]) if mark.get("shape") == list(self._shape) else 0
 
     def _set_done(self, done: int) -> None:
         if self._mark is None:

@@ -32,7 +32,7 @@ def load_support(samples: Sequence[Sample]) -> list[SupportImage]:
     """Read labelled files."""
     records = support_hashes(samples)
     return [
-        SupportImage(image, sample.abnormal, _mask_for(image, sample.mask), record)
+        SupportImage(image, sample.abnormal, mask_for(image, sample.mask), record)
         for sample, record in zip(samples, records, strict=True)
         for image in [read_image(sample.path)]
     ]
@@ -42,6 +42,8 @@ def gather_support(normal: Any, abnormal: Any = None, masks: Any = None) -> list
     """Support images from folders, lists of files, or lists of arrays."""
     if not _holds_arrays(normal) and not _holds_arrays(abnormal):
         return load_support(folder_samples(normal, abnormal, masks))
+    if any(isinstance(given, str | Path) for given in (normal, abnormal, masks)):
+        raise InputError("Arrays and folders cannot be mixed. Give lists of arrays throughout.")
     diseased = list(abnormal) if abnormal is not None else []
     marks = list(masks) if masks is not None else [None] * len(diseased)
     if len(marks) != len(diseased):
@@ -96,7 +98,8 @@ def _from_array(array: Any, mask: Any, abnormal: bool, name: str) -> SupportImag
     return SupportImage(image, abnormal, lesion, record)
 
 
-def _mask_for(image: Image, path: Path | None) -> BoolArray | None:
+def mask_for(image: Image, path: Path | None) -> BoolArray | None:
+    """Read the mask of an image, which must have its size."""
     if path is None:
         return None
     mask = read_mask(path)

@@ -12,7 +12,7 @@ from recap.data.benchmark import Domain
 from recap.data.supports import support_hashes
 from recap.encoders.load import load_encoder
 from recap.errors import InputError
-from recap.io import read_image, read_mask
+from recap.io import read_image
 from recap.io.resize import SquareResize
 from recap.model.recap import ReCAP, Tokens, concatenate
 from recap.scoring.detector import Detector
@@ -24,6 +24,7 @@ from recap.training.loop import TrainingSet, train
 from recap.training.objective import Objective
 from recap.training.prefix_store import PrefixStore
 from recap.training.progress import Progress, silent
+from recap.training.support import mask_for
 from recap.types import Sample
 
 LEARNING_RATE = 5e-4
@@ -114,9 +115,9 @@ def _pixels(sample: Sample, size_px: int) -> Tensor:
 
 
 def _mask(sample: Sample, size_px: int) -> Tensor:
-    if sample.mask is None:
+    mask = None if sample.mask is None else mask_for(read_image(sample.path), sample.mask)
+    if mask is None:
         return torch.zeros(size_px, size_px, dtype=torch.bool)
-    mask = read_mask(sample.mask)
     square = SquareResize((mask.shape[0], mask.shape[1]), size_px).apply_mask(mask)
     return torch.from_numpy(np.ascontiguousarray(square))
 
