@@ -23,6 +23,7 @@ def bars() -> Iterator[Report]:
         BarColumn,
         MofNCompleteColumn,
         Progress,
+        TaskID,
         TextColumn,
         TimeRemainingColumn,
     )
@@ -36,16 +37,16 @@ def bars() -> Iterator[Report]:
         BarColumn(bar_width=24),
         MofNCompleteColumn(),
         TimeRemainingColumn(elapsed_when_finished=True),
-        TextColumn("[dim]{task.fields[detail]}", markup=True),
+        # File names are text, not markup.
+        TextColumn("{task.fields[detail]}", style="dim", markup=False),
     )
     with Progress(*columns, console=console) as progress:
-        tasks: dict[str, object] = {}
+        tasks: dict[str, TaskID] = {}
 
         def show(stage: str, done: int, total: int, detail: str) -> None:
             if stage not in tasks:
                 tasks[stage] = progress.add_task(STAGES.get(stage, stage), total=total, detail="")
-            safe = detail.replace("[", "(").replace("]", ")")  # brackets are markup to rich
-            progress.update(tasks[stage], completed=done, total=total, detail=safe)  # type: ignore[arg-type]
+            progress.update(tasks[stage], completed=done, total=total, detail=detail)
 
         yield show
 

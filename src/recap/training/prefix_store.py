@@ -1,6 +1,8 @@
 """Frozen tokens of the training images, computed once and kept in memory or in a mapped file."""
 
 import json
+import math
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -8,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from recap.errors import TrainingError
 from recap.model.recap import ReCAP
 from recap.training.progress import Progress
 
@@ -35,7 +38,7 @@ class PrefixStore:
         self._model, self._image, self._count = model, image, count
         example = self._compute([0])
         self._shape = (count, *example.shape[1:])
-        self.kept = 4 * float(np.prod(self._shape, dtype=np.float64)) <= limit_bytes
+        self.kept = 4 * math.prod(self._shape) <= limit_bytes
         self._mark = folder / "tokens.json" if folder else None
         self._tokens = self._open(folder) if self.kept else None
 
@@ -70,12 +73,13 @@ class PrefixStore:
             self._in_memory = 0
             return np.empty(self._shape, dtype=np.float32)
         path = folder / "tokens.f32"
-        size = 4 * int(np.prod(self._shape))
+        size = 4 * math.prod(self._shape)
         if path.exists() and path.stat().st_size == size and self._done() > 0:
             return np.memmap(path, np.float32, "r+", shape=self._shape)
         # A mark without its tokens would pass zeros off as finished work.
         (folder / "tokens.json").unlink(missing_ok=True)
-        return np.memmap(path, np.float32, "w+", shape=self._shape)
+        _reserve(path, size)
+        return np.memmap(path, np.float32, "r+", shape=self._shape)
 
     def _done(self) -> int:
         if self._mark is None:
@@ -95,3 +99,19 @@ class PrefixStore:
         partial = self._mark.with_suffix(".tmp")
         partial.write_text(json.dumps({"shape": list(self._shape), "done": done}))
         partial.replace(self._mark)
+
+
+def _reserve(path: Path, size: int) -> None:
+    """Take the space now: later, when a mapped page is written, a full disk would be a crash."""
+    try:
+        with path.open("wb") as file:
+            if hasattr(os, "posix_fallocate"):
+                os.posix_fallocate(file.fileno(), 0, size)
+            else:
+                file.truncate(size)
+    except OSError as error:
+        path.unlink(missing_ok=True)
+        raise TrainingError(
+            f"{path} needs {size / 1e9:.1f} GB for encoded images: {error.strerror}. Free some "
+            "space, or do without the file by --set training.cache_gb=0 (slower)."
+        ) from error
