@@ -38,8 +38,8 @@ def assemble(
         preprocessing={
             "input_px": encoder.input_px,
             "resize": "square, bicubic with antialias",
-            "mean": encoder.mean.flatten().tolist(),
-            "std": encoder.std.flatten().tolist(),
+            "mean": [round(v, 6) for v in encoder.mean.flatten().tolist()],
+            "std": [round(v, 6) for v in encoder.std.flatten().tolist()],
         },
         settings=settings,
         support=support,
