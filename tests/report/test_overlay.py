@@ -105,7 +105,7 @@ def test_outline_grows_with_the_picture_and_leaves_the_original_alone():
 
 
 def test_legend_shows_the_colours_in_order():
-    bar = np.asarray(legend((0.0, 0.5)))[10, 24:-24]
+    bar = np.asarray(legend((0.0, 0.5)))[10, 32:-32]
     assert bar[0].tolist() == colourise(RAMP)[0, 0].tolist()
     assert bar[-1].tolist() == colourise(RAMP)[0, -1].tolist()
     assert np.any(np.asarray(legend((0.0, 0.5))) != np.asarray(legend((0.0, 1.0))))

@@ -92,7 +92,7 @@ def outline(picture: Pillow.Image, mask: BoolArray) -> Pillow.Image:
 def legend(scale: tuple[float, float] = (0.0, 1.0)) -> Pillow.Image:
     """A colour bar of the fixed scale: pure colours above, as drawn on mid-grey below."""
     low, high = _checked_scale(scale)
-    width, height, margin = 512, 32, 24
+    width, height, margin = 512, 32, 32
     ramp = np.tile(np.linspace(0, 1, width, dtype=np.float32), (height // 2, 1))
     tissue = Image(np.full_like(ramp, 0.5), "legend")
     bar = np.concatenate([colourise(ramp), np.asarray(overlay(tissue, ramp))])
@@ -101,7 +101,7 @@ def legend(scale: tuple[float, float] = (0.0, 1.0)) -> Pillow.Image:
     draw = ImageDraw.Draw(picture)
     font = ImageFont.load_default(18)
     for share in (0.0, 0.25, 0.5, 0.75, 1.0):
-        text = f"{low + share * (high - low):.3g}"
+        text = f"{low + share * (high - low):.2g}"
         draw.text((margin + share * (width - 1), height + 8), text, "black", font, anchor="mt")
     return picture
 

@@ -70,7 +70,7 @@ def train(
 
 def epoch_order(data: TrainingSet, seed: int, epoch: int, balanced: bool) -> list[int]:
     """The order of one epoch: a function of seed and epoch alone, so that a resumed run agrees."""
-    generator = torch.Generator().manual_seed(seed * 1_000_003 + epoch)
+    generator = torch.Generator().manual_seed((seed * 1_000_003 + epoch) % 2**63)
     count = len(data.abnormal)
     if not balanced:
         return torch.randperm(count, generator=generator).tolist()
