@@ -3,13 +3,15 @@
 import json
 import shutil
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
-from torch import Tensor
 
 from recap.config import Settings
 from recap.errors import BundleError
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 FORMAT = 1
 CARD, TENSORS = "bundle.json", "head.safetensors"
@@ -44,7 +46,7 @@ class Card(BaseModel):
     fingerprint: str
 
 
-def write_bundle(folder: Path, card: Card, tensors: dict[str, Tensor]) -> None:
+def write_bundle(folder: Path, card: Card, tensors: "dict[str, Tensor]") -> None:
     """Write a bundle beside its place, then move it there whole."""
     from safetensors.torch import save_file
 
@@ -81,7 +83,7 @@ def read_card(folder: Path) -> Card:
         raise BundleError(f"{path} is damaged ({first}). Copy the bundle again.") from error
 
 
-def read_tensors(folder: Path) -> dict[str, Tensor]:
+def read_tensors(folder: Path) -> "dict[str, Tensor]":
     """Read a bundle's numbers."""
     from safetensors import SafetensorError
     from safetensors.torch import load_file

@@ -36,6 +36,7 @@ def fit_few_shot(
 
     With `work_dir` an interrupted fit goes on where it stopped.
     """
+    support = sorted(support, key=lambda item: item.abnormal)  # normals first, else as given
     abnormal = torch.tensor([item.abnormal for item in support])
     if abnormal.all():
         raise InputError("There are no normal images. A memory of normal patches needs at least 1.")
