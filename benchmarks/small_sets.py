@@ -137,26 +137,48 @@ def square_mask(path: Path | None, size_px: int) -> np.ndarray:
     return SquareResize(mask.shape, size_px).apply_mask(mask)
 
 
+COLUMNS = {
+    "nearest neighbour": ("nearest", "fused"),
+    "full": ("full", "fused"),
+    "its prototypes": ("full", "prototype"),
+    "its memory": ("full", "memory"),
+    "static": ("static", "fused"),
+    "write-back": ("write-back", "fused"),
+}
+
+
 @app.command()
 def table(out: Path) -> None:
-    """Print mean ± std over seeds as Markdown."""
+    """Print mean ± std over seeds as Markdown, and how many seeds where they are not all."""
     cells: dict[tuple, list[dict]] = {}
     for file in sorted(out.glob("*.json")):
         domain, shots, _, variant = file.stem.split("-", 3)
         cells.setdefault((domain, int(shots), variant), []).append(json.loads(file.read_text()))
-    print("| domain | K | variant | branch | image AUROC | pixel AUROC | seeds |")
-    print("|---|---|---|---|---|---|---|")
-    for (domain, shots, variant), runs in sorted(cells.items()):
-        for branch in runs[0]["image"]:
-            image = spread([r["image"][branch] for r in runs])
-            pixel = spread([r["pixel"][branch] for r in runs]) if "pixel" in runs[0] else "–"
-            row = [domain, shots, variant, branch, image, pixel, len(runs)]
-            print("| " + " | ".join(map(str, row)) + " |")
+    print("| | K | " + " | ".join(COLUMNS) + " |\n|" + "---|" * (2 + len(COLUMNS)))
+    for level in ("image", "pixel"):
+        for domain, shots in sorted({key[:2] for key in cells}):
+            values = [
+                [run[level][branch] for run in cells.get((domain, shots, variant), [])]
+                for variant, branch in COLUMNS.values()
+                if level == "image" or domain_has_masks(cells, domain)
+            ]
+            if values:
+                row = " | ".join(spread(v) for v in values)
+                print(f"| {domain}, {level} | {shots} | {row} |")
+
+
+def domain_has_masks(cells: dict[tuple, list[dict]], domain: str) -> bool:
+    return any("pixel" in run for key, runs in cells.items() if key[0] == domain for run in runs)
 
 
 def spread(values: list[float]) -> str:
     """Mean ± population standard deviation, in per cent."""
-    return f"{100 * mean(values):.1f} ± {100 * pstdev(values):.1f}"
+    if not values:
+        return "–"
+    if len(values) == 1:
+        return f"{100 * values[0]:.1f} (1 seed)"
+    few = f" ({len(values)} seeds)" if len(values) < 3 else ""
+    return f"{100 * mean(values):.1f} ± {100 * pstdev(values):.1f}{few}"
 
 
 if __name__ == "__main__":

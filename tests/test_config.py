@@ -3,7 +3,7 @@ import json
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from recap.config import (
@@ -103,11 +103,13 @@ def test_override_values(text, value):
     assert parse_override(f"a.b={text}") == {"a": {"b": value}}
 
 
+@settings(max_examples=40)
 @given(st.recursive(st.none() | st.booleans() | st.integers() | st.text(), st.lists))
 def test_override_reads_any_json(value):
     assert parse_override(f"key={json.dumps(value)}") == {"key": value}
 
 
+@settings(max_examples=40)
 @given(st.text("abcxyz/._-=", min_size=1))
 def test_override_takes_other_text_as_it_is(text):
     assert parse_override(f"key={text}") == {"key": text}

@@ -11,6 +11,7 @@ ZERO_SHOT: tuple[float, float] = (0.0, 1.0)
 SHOWN_FROM, FULL_AT = 0.90, 2.0
 """A value is drawn from the 90th percentile of what normal pixels reach, at full strength from
 twice that."""
+HIGHEST_LOW = 0.99
 COMPARED_IMAGES = 16
 """Each is compared with all others; that many say enough about a percentile."""
 
@@ -27,7 +28,8 @@ def map_scale(model: ReCAP, normal: Tokens) -> tuple[float, float]:
         return (0.0, 1.0) if model.trained_head else (0.0, 0.25)
     chosen = range(0, images, -(-images // COMPARED_IMAGES))
     maps = [_map_without_itself(model, normal, index).cpu().numpy() for index in chosen]
-    low = float(np.quantile(np.stack(maps), SHOWN_FROM))
+    # A head that calls most normal pixels abnormal must still leave room above for a colour.
+    low = min(float(np.quantile(np.stack(maps), SHOWN_FROM)), HIGHEST_LOW)
     return low, min(1.0, max(FULL_AT * low, 1e-3))
 
 

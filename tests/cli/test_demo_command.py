@@ -1,0 +1,50 @@
+import re
+from functools import partial
+
+import pytest
+
+from recap import demo
+from recap.config import resolve_settings
+from recap.data import write_phantoms
+from recap.errors import InputError
+from recap.scoring.bundle import read_card
+
+
+@pytest.fixture
+def quick(tiny_folder, monkeypatch):
+    """The demo on the tiny encoder, one epoch, nothing to fetch."""
+    settings = resolve_settings(
+        encoder={"name": str(tiny_folder), "input_px": 70},
+        training={"epochs": 1, "augment": False},
+    )
+    monkeypatch.setattr(demo, "resolve_settings", lambda *args: settings)
+    monkeypatch.setattr(demo, "write_phantoms", partial(write_phantoms, size_px=70))
+    monkeypatch.setattr(demo, "pull", lambda name, say: say(f"{name} is here."))
+
+
+@pytest.mark.usefixtures("quick")
+def test_demo_on_phantoms(command, tmp_path):
+    result = command("demo", "--phantoms", "--out", tmp_path)
+    assert result.code == 0
+    assert f"Open {tmp_path}/report.html in a browser." in result.out
+    assert "pixel AUROC" in result.out
+    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert not re.findall(r"""(?:src|href)=["'](?!data:|#)""", page)
+    assert not re.findall(r"https?://", page)
+    assert demo.NOTES_PHANTOM[0][:40] in page
+    assert demo.NOTES_REAL[0][:40] not in page
+    card = read_card(tmp_path / "demo.recap")
+    assert [r["label"] for r in card.support] == ["normal"] * 5 + ["abnormal"] * 3
+
+
+@pytest.mark.usefixtures("quick")
+def test_without_a_network_the_demo_falls_back_and_says_so(command, tmp_path, monkeypatch):
+    def fail(*args):
+        raise InputError("no network here.")
+
+    monkeypatch.setattr(demo, "pull_tumours", fail)
+    result = command("demo", "--out", tmp_path)
+    assert result.code == 0
+    assert "no network here" in result.err
+    assert "Falling back to phantoms" in result.err
+    assert demo.NOTES_PHANTOM[0][:40] in (tmp_path / "report.html").read_text(encoding="utf-8")

@@ -1,0 +1,38 @@
+import json
+
+import pytest
+
+import recap
+from recap.scoring.evaluate import evaluate
+
+
+def test_numbers_on_stdout_and_in_json(command, bundle, domains, tmp_path):
+    file = tmp_path / "new" / "result.json"
+    result = command("evaluate", bundle, domains[0].root, "--json", file)
+    assert result.code == 0
+    written = json.loads(file.read_text())
+    assert written == evaluate(recap.load(bundle), domains[0])
+    assert set(written["image"]) == {"auroc", "f1_max", "ap"}
+    lines = dict(line.rsplit(maxsplit=1) for line in result.out.splitlines())
+    assert float(lines["image auroc"]) == pytest.approx(written["image"]["auroc"], abs=5e-5)
+    assert float(lines["pixel auroc"]) == pytest.approx(written["pixel"]["auroc"], abs=5e-5)
+
+
+def test_a_domain_without_masks_says_so(command, bundle, domains, tmp_path):
+    result = command("evaluate", bundle, domains[1].root, "--json", tmp_path / "r.json")
+    assert "no masks" in result.out
+    assert json.loads((tmp_path / "r.json").read_text())["pixel"] is None
+
+
+def test_fitted_on_the_test_split_is_a_warning(command, domains, tiny, tmp_path):
+    good = domains[0].root / "test" / "good"
+    command("fit", "--normal", good, "--out", tmp_path / "b", *tiny)
+    result = command("evaluate", tmp_path / "b", domains[0].root)
+    assert result.code == 0
+    assert "2 test images are files that this detector was fitted on" in result.err
+
+
+def test_a_folder_that_is_no_domain(command, bundle, tmp_path):
+    result = command("evaluate", bundle, tmp_path)
+    assert result.code == 2
+    assert "Expected:" in result.err

@@ -1,0 +1,195 @@
+import shutil
+
+import pytest
+
+import recap
+from recap.data import draw_support
+from recap.data.supports import write_support
+from recap.scoring.bundle import read_card
+from recap.training import fewshot, loop
+
+
+def files(bundle):
+    return {path.name: path.read_bytes() for path in bundle.iterdir()}
+
+
+def test_fit_on_folders(command, tiny, brain_folders, tmp_path):
+    out = tmp_path / "brain.recap"
+    result = command("fit", *brain_folders, "--out", out, *tiny)
+    assert result.code == 0
+    assert "few-shot" in result.out
+    assert "Fitted on 3 normal and 3 abnormal images." in result.out
+    assert "Training: 1/1 loss" in result.err
+    card = read_card(out)
+    assert card.losses["segmentation"] > 0
+    assert [path.name for path in tmp_path.iterdir()] == ["brain.recap"]  # no unfinished work
+
+
+def test_fit_on_normal_images_alone(command, tiny, brain_folders, tmp_path):
+    result = command("fit", *brain_folders[:2], "--out", tmp_path / "b", *tiny)
+    assert result.code == 0
+    assert "nothing was trained" in result.out
+    assert read_card(tmp_path / "b").mode == "normal-only"
+
+
+def test_the_command_and_the_python_api_make_the_same_bundle(
+    command, tiny, tiny_folder, brain_folders, domains, tmp_path
+):
+    command("fit", *brain_folders, "--out", tmp_path / "cli", "--seed", 3, *tiny)
+    settings = recap.resolve_settings(
+        seed=3,
+        encoder={"name": str(tiny_folder), "input_px": 70},
+        training={"epochs": 1, "augment": False},
+    )
+    recap.fit(*brain_folders[1::2], settings=settings).save(tmp_path / "api")
+    assert files(tmp_path / "cli") == files(tmp_path / "api")
+
+
+def test_shots_are_drawn_from_the_pool(command, tiny, domains, tmp_path):
+    for draw in (0, 1):
+        options = ["--dataset", domains[0].root, "--shots", 2, "--draw", draw]
+        assert command("fit", *options, "--out", tmp_path / f"{draw}", *tiny).code == 0
+        expected = draw_support(domains[0], 2, draw)
+        names = [sample.path.name for sample in (*expected.normal, *expected.abnormal)]
+        assert [record["name"] for record in read_card(tmp_path / f"{draw}").support] == names
+
+
+def test_a_support_list_is_the_draw_that_it_lists(command, tiny, domains, tmp_path):
+    write_support(draw_support(domains[0], 2), tmp_path / "list.txt")
+    root = domains[0].root
+    command("fit", "--dataset", root, "--shots", 2, "--out", tmp_path / "a", *tiny)
+    list_file = tmp_path / "list.txt"
+    command("fit", "--dataset", root, "--support", list_file, "--out", tmp_path / "b", *tiny)
+    assert files(tmp_path / "a") == files(tmp_path / "b")
+
+
+def test_zero_shot_leaves_the_target_out(command, tiny, domains, tmp_path):
+    sources = ["--sources", domains[0].root.parent, "--target", "Brain"]
+    assert command("fit", *sources, "--out", tmp_path / "z", *tiny).code == 0
+    card = read_card(tmp_path / "z")
+    assert card.mode == "zero-shot"
+    assert {record["domain"] for record in card.support} == {"Chest"}
+
+
+def test_settings_from_file_and_command_line(command, tiny, brain_folders, tmp_path):
+    config = tmp_path / "s.toml"
+    config.write_text('preset = "paper"\nseed = 4\n[memory]\ncoreset = 9\nweight = 0.2\n')
+    options = ["--config", config, "--set", "memory.weight=0.3"]
+    assert command("fit", *brain_folders, *options, "--out", tmp_path / "b", *tiny).code == 0
+    settings = read_card(tmp_path / "b").settings
+    assert (settings.preset, settings.seed) == ("paper", 4)
+    assert (settings.memory.coreset, settings.memory.weight) == (9, 0.3)
+    assert settings.model.write_back
+
+
+def test_random_weights_need_no_weights(command, tiny, brain_folders, tmp_path, tiny_folder):
+    (tmp_path / "encoder").mkdir()
+    shutil.copy(tiny_folder / "config.json", tmp_path / "encoder")
+    options = [*tiny, "--encoder", tmp_path / "encoder", "--random-weights"]
+    assert command("fit", *brain_folders[:2], *options, "--out", tmp_path / "b").code == 0
+    assert read_card(tmp_path / "b").encoder.sha256 == "random"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ([], "Say what to fit on"),
+        (["--abnormal", "somewhere"], "Say what to fit on"),
+        (["--normal", "a", "--dataset", "b"], "Say what to fit on"),
+        (["--dataset", "b"], "either --shots K or --support FILE"),
+        (["--dataset", "b", "--shots", "2", "--support", "f"], "either --shots K or --support"),
+        (["--sources", "root"], "both --sources ROOT and --target NAME"),
+        (["--target", "Brain"], "both --sources ROOT and --target NAME"),
+        (["--normal", "no-such-folder"], "no-such-folder"),
+        (["--normal", "a", "--set", "epochs=3"], "Did you mean 'training.epochs'?"),
+        (["--normal", "a", "--set", "training.epochs=0"], "training.epochs = 0"),
+        (["--normal", "a", "--set", "nonsense"], "section.key=value"),
+        (["--normal", "a", "--preset", "turbo"], "Choose from: fast, paper"),
+        (["--normal", "a", "--config", "no.toml"], "no.toml"),
+    ],
+)
+def test_mistakes_are_one_message_and_exit_code_2(options, message, command, tmp_path):
+    result = command("fit", *options, "--out", tmp_path / "b")
+    assert result.code == 2
+    assert result.out == ""
+    assert result.err.startswith("recap: error: ")
+    assert message in result.err
+    assert "Traceback" not in result.err
+    assert not (tmp_path / "b").exists()
+
+
+def test_missing_weights_name_the_remedy(command, brain_folders, tmp_path, monkeypatch):
+    monkeypatch.setenv("RECAP_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
+    result = command("fit", *brain_folders, "--out", tmp_path / "b", "--encoder", "dinov2-base")
+    assert result.code == 2
+    assert "recap weights" in result.err
+
+
+def test_wrong_usage_is_exit_code_2(command):
+    assert command("fit").code == 2  # no --out
+    assert command("fit", "--out", "x", "--nonsense").code == 2
+    assert command("nonsense").code == 2
+
+
+def test_an_existing_bundle_needs_overwrite(command, tiny, brain_folders, tmp_path):
+    out = tmp_path / "b"
+    fit = ["fit", *brain_folders[:2], "--out", out, *tiny]
+    command(*fit)
+    before = files(out)
+    refused = command(*fit, "--seed", 1)
+    assert (refused.code, files(out) == before) == (2, True)
+    assert "--overwrite" in refused.err
+    assert command(*fit, "--seed", 1, "--overwrite").code == 0
+    assert read_card(out).settings.seed == 1
+
+
+def test_overwrite_spares_what_is_no_bundle(command, tiny, brain_folders, tmp_path, monkeypatch):
+    monkeypatch.setattr(fewshot, "fit_few_shot", lambda *a, **k: pytest.fail("worked in vain"))
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "photos" / "one.png").write_bytes(b"dear")
+    options = ["--out", tmp_path / "photos", "--overwrite"]
+    result = command("fit", *brain_folders, *options, *tiny)
+    assert result.code == 2
+    assert "not a recap bundle" in result.err
+    assert (tmp_path / "photos" / "one.png").read_bytes() == b"dear"
+
+
+@pytest.fixture
+def interrupted(command, tiny, brain_folders, tmp_path, monkeypatch):
+    """The command of a fit that was stopped by Ctrl-C after two of three epochs."""
+    monkeypatch.setattr(loop, "SAVE_EVERY_S", -1.0)
+    fit = ["fit", *brain_folders, "--out", tmp_path / "b", *tiny, "--set", "training.epochs=3"]
+    epochs, original = [], loop._train_epoch
+
+    def stop(*args):
+        epochs.append(args[-1])
+        if len(epochs) == 3:
+            raise KeyboardInterrupt
+        return original(*args)
+
+    monkeypatch.setattr(loop, "_train_epoch", stop)
+    return fit, command(*fit), epochs
+
+
+def test_an_interrupted_fit_goes_on(interrupted, command, tmp_path):
+    fit, result, epochs = interrupted
+    assert result.code == 130
+    assert "Run the same command again to go on" in result.err
+    assert "Traceback" not in result.err
+    assert not (tmp_path / "b").exists()
+    assert command(*fit).code == 0
+    assert epochs == [0, 1, 2, 2]
+    whole = [str(tmp_path / "whole") if part == tmp_path / "b" else part for part in fit]
+    command(*whole)
+    assert files(tmp_path / "b") == files(tmp_path / "whole")
+    assert not list(tmp_path.glob("*.partial"))
+
+
+def test_other_settings_meet_unfinished_work(interrupted, command, tmp_path):
+    fit, _, epochs = interrupted
+    refused = command(*fit, "--seed", 8)
+    assert refused.code == 2
+    assert "--restart" in refused.err
+    assert command(*fit, "--seed", 8, "--restart").code == 0
+    assert epochs == [0, 1, 2, 0, 1, 2]

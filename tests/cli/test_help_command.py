@@ -1,0 +1,73 @@
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+COMMANDS = [
+    [],
+    ["fit"],
+    ["score"],
+    ["evaluate"],
+    ["info"],
+    ["demo"],
+    ["data"],
+    ["data", "phantom"],
+    ["weights"],
+    ["weights", "pull"],
+]
+
+
+@pytest.mark.parametrize("flag", ["--help", "-h"])
+@pytest.mark.parametrize("name", COMMANDS, ids=" ".join)
+def test_every_command_has_help(name, flag, command):
+    result = command(*name, flag)
+    assert result.code == 0
+    assert result.out.startswith("Usage: ")
+    assert " ".join(["recap", *name]) in result.out.splitlines()[0]
+
+
+def test_help_names_every_command(command):
+    text = command("--help").out
+    for name in ("fit", "score", "evaluate", "info", "demo", "data", "weights"):
+        assert f"  {name} " in text
+    assert "Research use only" in " ".join(text.split())
+
+
+def test_help_is_instant():
+    """Best of five: the machine may be busy, the program may not be slow."""
+    script = Path(sys.executable).with_name("recap")
+    if not script.exists():
+        pytest.skip("the recap command is not installed beside this Python")
+    times = []
+    for _ in range(5):
+        started = time.perf_counter()
+        subprocess.run([script, "--help"], check=True, capture_output=True)
+        times.append(time.perf_counter() - started)
+    assert min(times) < 0.5
+
+
+def test_the_command_line_loads_nothing_heavy():
+    heavy = {"torch", "transformers", "numpy", "pydantic", "PIL", "rich.progress"}
+    code = f"import sys, recap, recap.cli.main; print(*({heavy!r} & sys.modules.keys()))"
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    assert result.stdout.split() == []
+
+
+def test_python_dash_m_is_the_command():
+    call = [sys.executable, "-m", "recap"]
+    good = subprocess.run([*call, "--help"], capture_output=True, text=True, check=True)
+    assert good.stdout.startswith("Usage: ")
+    bad = subprocess.run([*call, "info", "no.recap"], capture_output=True, text=True, check=False)
+    assert bad.returncode == 2
+    assert bad.stdout == ""
+    assert bad.stderr.startswith("recap: error: ")
+    assert "Traceback" not in bad.stderr
+
+
+def test_no_arguments_show_help(command):
+    result = command()
+    assert "Usage: " in result.out + result.err

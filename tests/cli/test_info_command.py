@@ -1,0 +1,51 @@
+import json
+
+import pytest
+
+import recap
+from recap.config import Settings, setting_names
+
+
+def test_installation_as_json(command, tiny_folder):
+    result = command("info", "--json")
+    assert result.code == 0
+    facts = json.loads(result.out)
+    assert facts["versions"]["recap-ad"] == recap.__version__
+    assert {"torch", "python"} <= facts["versions"].keys()
+    assert "dinov2-small" in facts["encoders"]
+    assert facts["cpu_threads"] >= 1
+
+
+def test_installation_for_people(command, tiny_folder):
+    result = command("info")
+    assert result.code == 0
+    assert "versions:\n  recap-ad: " in result.out
+
+
+def test_settings_as_json_are_the_resolved_tree(command):
+    assert json.loads(command("info", "--settings", "--json").out) == Settings().model_dump()
+    paper = command("info", "--settings", "--json", "--preset", "paper", "--set", "seed=7")
+    expected = recap.resolve_settings("paper", seed=7).model_dump(mode="json")
+    assert json.loads(paper.out) == expected
+
+
+def test_settings_for_people_name_every_setting(command):
+    text = command("info", "--settings").out
+    for name in setting_names():
+        assert f"{name.rsplit('.', 1)[-1]}: " in text
+
+
+def test_a_bundle_tells_what_it_is(command, bundle):
+    facts = json.loads(command("info", bundle, "--json").out)
+    assert facts["mode"] == "normal-only"
+    assert len(facts["support"]) == 3
+    text = command("info", bundle).out
+    assert "mode: normal-only" in text
+    assert facts["support"][0]["sha256"] in text
+
+
+@pytest.mark.parametrize("arguments", [["no.recap"], ["--settings", "--set", "sede=1"]])
+def test_mistakes_are_exit_code_2(arguments, command):
+    result = command("info", *arguments)
+    assert (result.code, result.out) == (2, "")
+    assert result.err.startswith("recap: error: ")

@@ -1,0 +1,75 @@
+import csv
+import json
+import os
+
+import numpy as np
+import pytest
+from PIL import Image as PillowImage
+
+import recap
+
+
+def rows(out):
+    with (out / "scores.csv").open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def test_score_a_folder(command, bundle, domains, tmp_path):
+    out = tmp_path / "out"
+    images = domains[0].root / "test" / "Ungood" / "img"
+    result = command("score", bundle, images, "--out", out)
+    assert (result.code, result.out) == (0, f"2 images scored, 0 failed: {out}/scores.csv\n")
+    detector = recap.load(bundle)
+    for row in rows(out):
+        prediction = detector.score(images / row["case"])
+        assert float(row["score"]) == pytest.approx(prediction.score, rel=1e-7)
+        assert np.array_equal(np.load(out / row["map"]), prediction.map)
+        with PillowImage.open(out / row["overlay"]) as overlay:
+            assert overlay.format == "PNG"
+    assert json.loads((out / "manifest.json").read_text())["status"] == "complete"
+
+
+def test_a_corrupt_file_is_exit_code_1(command, bundle, domains, tmp_path):
+    good = domains[0].test()[0].path
+    bad = tmp_path / "bad.png"
+    bad.write_bytes(b"nothing")
+    result = command("score", bundle, good, bad, "--out", tmp_path / "out")
+    assert result.code == 1
+    assert "1 images scored, 1 failed" in result.out
+    assert "bad.png" in result.err
+    assert [row["status"] for row in rows(tmp_path / "out")] == ["ok", "error"]
+
+
+def test_running_again_changes_nothing(command, bundle, domains, tmp_path):
+    score = ["score", bundle, domains[0].root / "test" / "good", "--out", tmp_path / "out"]
+    command(*score)
+    before = {p: p.stat().st_mtime_ns for p in (tmp_path / "out" / "maps").rglob("*.npy")}
+    assert command(*score).code == 0
+    assert {p: p.stat().st_mtime_ns for p in (tmp_path / "out" / "maps").rglob("*.npy")} == before
+
+
+@pytest.mark.parametrize("what", ["bundle", "images"])
+def test_what_is_not_there_is_exit_code_2(what, command, bundle, domains, tmp_path):
+    image, nowhere = domains[0].test()[0].path, tmp_path / "nowhere"
+    given = (nowhere, image) if what == "bundle" else (bundle, nowhere)
+    result = command("score", *given, "--out", tmp_path / "out")
+    assert result.code == 2
+    assert "nowhere" in result.err
+    assert "Traceback" not in result.err
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs a folder that cannot be made")
+def test_a_place_that_cannot_be_written_is_exit_code_2(command, bundle, domains, tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    image = domains[0].test()[0].path
+    result = command("score", bundle, image, "--out", tmp_path / "file" / "out")
+    assert result.code == 2
+    assert result.err.splitlines()[-1].startswith("recap: error: ")
+    assert "Traceback" not in result.err
+
+
+def test_an_unknown_device(command, bundle, domains, tmp_path):
+    image = domains[0].test()[0].path
+    result = command("score", bundle, image, "--out", tmp_path / "o", "--device", "banana")
+    assert result.code == 2
+    assert "'banana'" in result.err

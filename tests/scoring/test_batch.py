@@ -1,0 +1,234 @@
+import csv
+import json
+import os
+import shutil
+
+import numpy as np
+import pytest
+
+from recap.errors import InputError
+from recap.scoring.batch import COLUMNS, find_cases, score_to_folder
+
+
+@pytest.fixture
+def images(domains, tmp_path):
+    """A folder with five images, one of them in a subfolder and one damaged."""
+    folder = tmp_path / "images"
+    (folder / "sub").mkdir(parents=True)
+    files = sorted((domains[0].root / "test" / "good" / "img").iterdir())
+    for index, name in enumerate(["b.png", "a2.png", "sub/a2.png"]):
+        shutil.copy(files[index], folder / name)
+    other = next((domains[0].root / "test" / "Ungood" / "img").iterdir())
+    shutil.copy(other, folder / "a10.png")
+    (folder / "broken.png").write_bytes(b"\x89PNG\r\n\x1a\n nothing")
+    return folder
+
+
+def draw(image, prediction, path):
+    path.write_bytes(b"drawn " + str(image.size_hw).encode())
+
+
+@pytest.fixture
+def scored(few_shot, monkeypatch):
+    """The sources that the detector is asked to score."""
+    calls, original = [], few_shot.score
+    monkeypatch.setattr(
+        few_shot, "score", lambda image: calls.append(image.source) or original(image)
+    )
+    return calls
+
+
+def read_table(out):
+    with (out / "scores.csv").open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def test_rows_maps_overlays_and_manifest(few_shot, images, tmp_path):
+    out = tmp_path / "out"
+    rows = score_to_folder(few_shot, find_cases([images]), out, draw)
+    table = read_table(out)
+    assert list(table[0]) == COLUMNS
+    names = [row["case"] for row in table]
+    assert names == ["a2.png", "a10.png", "b.png", "broken.png", "sub/a2.png"]
+    assert [vars(row) for row in rows] == table
+    for row in table:
+        if row["case"] == "broken.png":
+            continue
+        prediction = few_shot.score(images / row["case"])
+        assert float(row["score"]) == pytest.approx(prediction.score, rel=1e-7)
+        assert float(row["score_memory"]) == pytest.approx(prediction.score_memory, rel=1e-7)
+        assert np.array_equal(np.load(out / row["map"]), prediction.map)
+        assert (row["height"], row["width"]) == ("70", "70")
+        assert (out / row["overlay"]).read_bytes() == b"drawn (70, 70)"
+    manifest = json.loads((out / "manifest.json").read_text())
+    assert manifest["status"] == "complete"
+    assert manifest["images"] == {"ok": 4, "error": 1}
+    assert list(manifest["errors"]) == ["broken.png"]
+    assert manifest["bundle"]["fingerprint"] == few_shot.card.fingerprint
+    leftovers = [path for path in out.rglob("*") if ".tmp" in path.name]
+    assert leftovers == []
+
+
+def test_one_bad_file_is_a_row_and_the_others_are_done(few_shot, images, tmp_path):
+    rows = score_to_folder(few_shot, find_cases([images]), tmp_path / "out", draw)
+    failed = [row for row in rows if row.status == "error"]
+    assert [row.case for row in failed] == ["broken.png"]
+    assert "broken.png" in failed[0].error
+    assert (failed[0].score, failed[0].map) == ("", "")
+    assert sum(row.status == "ok" for row in rows) == 4
+
+
+def test_a_file_that_vanished_is_a_row(few_shot, images, tmp_path):
+    cases = find_cases([images])
+    (images / "b.png").unlink()
+    rows = score_to_folder(few_shot, cases, tmp_path / "out", draw)
+    assert {row.case for row in rows if row.status == "error"} == {"b.png", "broken.png"}
+
+
+def test_a_second_run_scores_nothing_again(few_shot, images, tmp_path, scored):
+    cases = find_cases([images])
+    first = score_to_folder(few_shot, cases, tmp_path / "out", draw)
+    table = (tmp_path / "out" / "scores.csv").read_bytes()
+    scored.clear()
+    assert score_to_folder(few_shot, cases, tmp_path / "out", draw) == first
+    assert scored == []
+    assert (tmp_path / "out" / "scores.csv").read_bytes() == table
+
+
+def test_a_repaired_or_changed_file_is_scored_again(few_shot, images, tmp_path, scored):
+    cases = find_cases([images])
+    score_to_folder(few_shot, cases, tmp_path / "out", draw)
+    scored.clear()
+    shutil.copy(images / "b.png", images / "broken.png")
+    shutil.copy(images / "a10.png", images / "a2.png")
+    rows = score_to_folder(few_shot, cases, tmp_path / "out", draw)
+    assert scored == [str(images / "a2.png"), str(images / "broken.png")]
+    assert all(row.status == "ok" for row in rows)
+    by_case = {row.case: row.score for row in rows}
+    assert by_case["a2.png"] == by_case["a10.png"]
+
+
+def test_an_interrupted_run_goes_on(few_shot, images, tmp_path, scored):
+    cases, out = find_cases([images]), tmp_path / "out"
+    whole = score_to_folder(few_shot, cases, tmp_path / "whole", draw)
+    scored.clear()
+
+    def kill(done, total, name):
+        if done == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        score_to_folder(few_shot, cases, out, draw, kill)
+    assert json.loads((out / "manifest.json").read_text())["status"] == "running"
+    assert [row["case"] for row in read_table(out)] == ["a2.png", "a10.png"]
+    assert score_to_folder(few_shot, cases, out, draw) == whole
+    assert len(scored) == len(set(scored)) == 4
+    assert (out / "scores.csv").read_bytes() == (tmp_path / "whole" / "scores.csv").read_bytes()
+
+
+@pytest.mark.parametrize("cut", [1, 3, 20, 60, 150])
+def test_a_line_cut_short_is_scored_again(cut, few_shot, images, tmp_path, scored):
+    cases, out = find_cases([images]), tmp_path / "out"
+    whole = score_to_folder(few_shot, cases, out, draw)
+    table = out / "scores.csv"
+    complete = table.read_bytes()
+    table.write_bytes(complete[:-cut])
+    assert score_to_folder(few_shot, cases, out, draw) == whole
+    assert table.read_bytes() == complete
+
+
+def test_a_line_cut_within_a_letter(few_shot, images, tmp_path):
+    (images / "b.png").rename(images / "zé.png")
+    cases, out = find_cases([images]), tmp_path / "out"
+    whole = score_to_folder(few_shot, cases, out, draw)
+    table = out / "scores.csv"
+    complete = table.read_bytes()
+    start = complete.rindex("zé.png".encode())
+    table.write_bytes(complete[: start + 2])
+    assert score_to_folder(few_shot, cases, out, draw) == whole
+
+
+@pytest.mark.skipif(os.name != "posix", reason="file names are bytes on POSIX only")
+def test_a_file_name_that_is_not_text_is_scored(few_shot, images, tmp_path):
+    try:
+        (images / "b.png").rename(os.fsdecode(os.fsencode(images) + b"/\xff.png"))
+    except OSError:
+        pytest.skip("this file system wants UTF-8 names")
+    cases, out = find_cases([images]), tmp_path / "out"
+    first = score_to_folder(few_shot, cases, out, draw)
+    assert sum(row.status == "ok" for row in first) == 4
+    assert score_to_folder(few_shot, cases, out, draw) == first
+
+
+def test_awkward_names_survive_the_table(few_shot, images, tmp_path):
+    (images / "b.png").rename(images / 'a, "b"; c.png')
+    cases, out = find_cases([images]), tmp_path / "out"
+    first = score_to_folder(few_shot, cases, out, draw)
+    assert score_to_folder(few_shot, cases, out, draw) == first
+    assert 'a, "b"; c.png' in [row["case"] for row in read_table(out)]
+
+
+def test_results_of_another_detector_are_kept_apart(few_shot, detectors, images, tmp_path):
+    cases, out = find_cases([images]), tmp_path / "out"
+    score_to_folder(few_shot, cases, out, draw)
+    before = (out / "scores.csv").read_bytes()
+    with pytest.raises(InputError, match=r"another detector.*--out"):
+        score_to_folder(detectors["zero-shot"], cases, out, draw)
+    assert (out / "scores.csv").read_bytes() == before
+
+
+@pytest.mark.parametrize("content", ["{", "[]", "{}", '{"bundle": 3}'])
+def test_a_damaged_manifest_is_named(content, few_shot, images, tmp_path):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "manifest.json").write_text(content)
+    with pytest.raises(InputError, match=r"manifest\.json is damaged"):
+        score_to_folder(few_shot, find_cases([images]), tmp_path / "out", draw)
+
+
+def test_a_foreign_table_is_not_overwritten(few_shot, images, tmp_path):
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "scores.csv").write_text("name,mark\nAnna,1\n")
+    with pytest.raises(InputError, match=r"scores\.csv was not written by this version"):
+        score_to_folder(few_shot, find_cases([images]), out, draw)
+    assert (out / "scores.csv").read_text() == "name,mark\nAnna,1\n"
+
+
+def test_same_names_in_two_folders_do_not_collide(few_shot, images, tmp_path):
+    other = tmp_path / "second" / "images"
+    shutil.copytree(images, other)
+    shutil.copy(images / "a10.png", other / "b.png")
+    cases = find_cases([images, other, images / "b.png"])
+    assert len({case.name for case in cases}) == 11
+    rows = score_to_folder(few_shot, cases, tmp_path / "out", draw)
+    done = [row for row in rows if row.status == "ok"]
+    assert len({row.map for row in done}) == len({row.overlay for row in done}) == 9
+    for row in done:
+        expected = few_shot.score(row.path).map
+        assert np.array_equal(np.load(tmp_path / "out" / row.map), expected)
+
+
+def test_cases_of_a_single_file_and_of_a_folder(images):
+    assert [case.name for case in find_cases([images / "b.png"])] == ["b.png"]
+    assert "sub/a2.png" in [case.name for case in find_cases([images])]
+
+
+def test_no_images_is_an_error(tmp_path):
+    with pytest.raises(InputError, match="no images"):
+        find_cases([tmp_path])
+    with pytest.raises(InputError, match="no such file"):
+        find_cases([tmp_path / "nowhere"])
+
+
+def test_progress_names_each_case(few_shot, images, tmp_path):
+    steps = []
+    cases = find_cases([images])
+    score_to_folder(few_shot, cases, tmp_path / "out", draw, lambda *step: steps.append(step))
+    assert steps == [(i, 5, case.name) for i, case in enumerate(cases)] + [(5, 5, "")]
+
+
+def test_nothing_is_pickled(few_shot, images, tmp_path):
+    rows = score_to_folder(few_shot, find_cases([images]), tmp_path / "out", draw)
+    for row in rows:
+        if row.status == "ok":
+            np.load(tmp_path / "out" / row.map, allow_pickle=False)

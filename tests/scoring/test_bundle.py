@@ -1,0 +1,193 @@
+import json
+import shutil
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+import recap
+from recap.errors import BundleError
+from recap.scoring.bundle import read_card
+
+
+@pytest.fixture
+def bundle(few_shot, tmp_path):
+    few_shot.save(tmp_path / "brain.recap")
+    return tmp_path / "brain.recap"
+
+
+def change_card(bundle, **values):
+    path = bundle / "bundle.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **values}))
+
+
+def change_tensors(bundle, change):
+    path = bundle / "head.safetensors"
+    tensors = load_file(path)
+    change(tensors)
+    save_file(tensors, path)
+
+
+def test_a_folder_without_a_card_is_not_a_bundle(tmp_path):
+    with pytest.raises(BundleError, match=r"not a recap bundle.*recap fit --out"):
+        recap.load(tmp_path)
+    with pytest.raises(BundleError, match="nothing is not a recap bundle"):
+        recap.load(tmp_path / "nothing")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"{", b"[]", b"null", b'{"format": 1}', b"\xff\xfe\x00", b'{"format": 1, "mode": "x"}'],
+)
+def test_a_damaged_card(content, bundle):
+    (bundle / "bundle.json").write_bytes(content)
+    with pytest.raises(BundleError, match=r"bundle\.json is damaged.*Copy the bundle again"):
+        recap.load(bundle)
+
+
+def test_a_card_with_an_unknown_key_or_setting_is_refused(bundle):
+    change_card(bundle, surprise=1)
+    with pytest.raises(BundleError, match=r"bundle\.json is damaged"):
+        read_card(bundle)
+
+
+@pytest.mark.parametrize("number", [0, 2, "1", None])
+def test_another_format_is_named(number, bundle):
+    change_card(bundle, format=number)
+    with pytest.raises(BundleError, match=rf"has format {number!r}.*reads format 1"):
+        recap.load(bundle)
+
+
+def test_truncated_numbers(bundle):
+    path = bundle / "head.safetensors"
+    path.write_bytes(path.read_bytes()[:-50])
+    with pytest.raises(BundleError, match=r"head\.safetensors is missing or damaged"):
+        recap.load(bundle)
+
+
+@pytest.mark.parametrize("content", [b"", b"garbage" * 100, b"\x08\x00\x00\x00\x00\x00\x00\x00{}"])
+def test_garbled_numbers(content, bundle):
+    (bundle / "head.safetensors").write_bytes(content)
+    with pytest.raises(BundleError, match="Copy the bundle again"):
+        recap.load(bundle)
+
+
+def test_missing_numbers(bundle):
+    (bundle / "head.safetensors").unlink()
+    with pytest.raises(BundleError, match=r"head\.safetensors is missing"):
+        recap.load(bundle)
+
+
+def test_a_missing_tensor_is_named(bundle):
+    change_tensors(bundle, lambda tensors: tensors.pop("theta_seg"))
+    with pytest.raises(BundleError, match="theta_seg do not fit"):
+        recap.load(bundle)
+
+
+def test_a_tensor_too_many_is_named(bundle):
+    change_tensors(bundle, lambda tensors: tensors.update(extra=torch.zeros(1)))
+    with pytest.raises(BundleError, match="extra do not fit"):
+        recap.load(bundle)
+
+
+def test_settings_that_do_not_fit_the_numbers(bundle):
+    card = json.loads((bundle / "bundle.json").read_text())
+    card["settings"]["model"]["bottleneck"] = 16
+    change_card(bundle, settings=card["settings"])
+    with pytest.raises(BundleError, match="do not fit its settings"):
+        recap.load(bundle)
+
+
+def test_numbers_that_are_not_finite(bundle):
+    change_tensors(bundle, lambda tensors: tensors["theta_det"].fill_(float("nan")))
+    with pytest.raises(BundleError, match="not finite"):
+        recap.load(bundle)
+
+
+def test_a_few_shot_bundle_without_its_memory(bundle):
+    """It would score, but as another detector."""
+    change_tensors(bundle, lambda tensors: tensors.pop("memory"))
+    with pytest.raises(BundleError, match="few-shot detector needs a memory"):
+        recap.load(bundle)
+
+
+def test_a_zero_shot_bundle_with_a_memory(detectors, tmp_path):
+    detectors["zero-shot"].save(tmp_path / "b")
+    change_tensors(tmp_path / "b", lambda tensors: tensors.update(memory=torch.ones(4, 2, 3, 32)))
+    with pytest.raises(BundleError, match="zero-shot detector has no memory"):
+        recap.load(tmp_path / "b")
+
+
+@pytest.fixture
+def own_encoder(tiny_folder, tiny_settings, tmp_path):
+    """A bundle on a private copy of the encoder, which a test may harm."""
+    encoder = tmp_path / "encoder"
+    shutil.copytree(tiny_folder, encoder)
+    settings = tiny_settings(encoder={"name": str(encoder)})
+    recap.fit([np.zeros((20, 20), np.uint8)], settings=settings).save(tmp_path / "b.recap")
+    return tmp_path / "b.recap", encoder
+
+
+def test_a_missing_encoder_is_named_with_its_digest(own_encoder):
+    bundle, encoder = own_encoder
+    digest = read_card(bundle).encoder.sha256
+    shutil.rmtree(encoder)
+    with pytest.raises(BundleError, match=rf"b\.recap needs the encoder.*{digest[:12]}"):
+        recap.load(bundle)
+
+
+def test_changed_encoder_weights_are_refused(own_encoder):
+    bundle, encoder = own_encoder
+    weights = load_file(encoder / "model.safetensors")
+    next(iter(weights.values())).add_(1e-3)
+    save_file(weights, encoder / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(BundleError, match=r"was fitted on.*the weights here have"):
+        recap.load(bundle)
+
+
+def test_random_weights_are_refused_unless_asked_for(tiny_settings, tmp_path, pictures):
+    settings = tiny_settings(encoder={"random_weights": True})
+    detector = recap.fit([pictures[0]], settings=settings)
+    detector.save(tmp_path / "b")
+    assert detector.card.encoder.sha256 == "random"
+    with pytest.raises(BundleError, match=r"scores mean nothing.*--random-weights"):
+        recap.load(tmp_path / "b")
+    loaded = recap.load(tmp_path / "b", random_weights=True)
+    assert loaded.score(pictures[1]).score == detector.score(pictures[1]).score
+
+
+def test_only_a_bundle_is_ever_replaced(few_shot, tmp_path):
+    precious = tmp_path / "photos"
+    precious.mkdir()
+    (precious / "grandmother.png").write_bytes(b"dear")
+    with pytest.raises(BundleError, match="not a recap bundle"):
+        few_shot.save(precious)
+    assert [path.name for path in tmp_path.rglob("*")] == ["photos", "grandmother.png"]
+    file = tmp_path / "file"
+    file.write_text("text")
+    with pytest.raises(BundleError, match="not a recap bundle"):
+        few_shot.save(file)
+    assert file.read_text() == "text"
+
+
+def test_a_bundle_is_replaced_whole(few_shot, detectors, bundle):
+    (bundle / "left over").write_text("from the old one")
+    abandoned = bundle.with_name(bundle.name + ".writing")
+    abandoned.mkdir()
+    (abandoned / "half").write_text("of a killed save")
+    detectors["zero-shot"].save(bundle)
+    assert sorted(path.name for path in bundle.iterdir()) == ["bundle.json", "head.safetensors"]
+    assert recap.load(bundle).card.mode == "zero-shot"
+    assert [path.name for path in bundle.parent.iterdir()] == [bundle.name]
+
+
+def test_folders_are_made_as_needed(few_shot, tmp_path):
+    few_shot.save(tmp_path / "a" / "b" / "c.recap")
+    assert recap.load(tmp_path / "a" / "b" / "c.recap").card == few_shot.card
+
+
+def test_the_card_has_no_date_and_the_bundle_no_encoder(bundle):
+    card = json.loads((bundle / "bundle.json").read_text())
+    assert not [key for key in card if "date" in key or "time" in key]
+    assert not [key for key in load_file(bundle / "head.safetensors") if "encoder" in key]

@@ -1,0 +1,87 @@
+import shutil
+
+import numpy as np
+import pytest
+import sklearn.metrics
+from PIL import Image as PillowImage
+
+from recap.data.benchmark import read_domain
+from recap.errors import InputError
+from recap.io import read_mask
+from recap.scoring.evaluate import evaluate
+
+
+@pytest.fixture
+def copy_of(tmp_path):
+    def copy(domain):
+        shutil.copytree(domain.root, tmp_path / domain.root.name)
+        return read_domain(tmp_path / domain.root.name)
+
+    return copy
+
+
+@pytest.mark.parametrize("kind", ["few-shot", "zero-shot"])
+def test_numbers_are_those_of_scikit_learn(kind, detectors, domains):
+    """Images have the input's size here, so that the maps of predictions are those compared."""
+    detector, samples = detectors[kind], domains[0].test()
+    result = evaluate(detector, domains[0])
+    predictions = [detector.score(sample.path) for sample in samples]
+    scores = np.array([p.score for p in predictions], np.float32)
+    labels = np.array([sample.abnormal for sample in samples])
+    assert result["image"]["auroc"] == pytest.approx(sklearn.metrics.roc_auc_score(labels, scores))
+    ap = sklearn.metrics.average_precision_score(labels, scores)
+    assert result["image"]["ap"] == pytest.approx(ap)
+    f1 = max(sklearn.metrics.f1_score(labels, scores >= t) for t in scores)
+    assert result["image"]["f1_max"] == pytest.approx(f1)
+    maps = np.stack([p.map for p in predictions])
+    masks = np.stack([np.zeros((70, 70), bool) if s.mask is None else read_mask(s.mask)
+                      for s in samples])  # fmt: skip
+    expected = sklearn.metrics.roc_auc_score(masks.ravel(), maps.ravel())
+    assert result["pixel"] == {"auroc": pytest.approx(expected)}
+
+
+def test_what_is_reported_beside_the_numbers(few_shot, domains):
+    result = evaluate(few_shot, domains[0])
+    assert result["domain"] == "Brain"
+    assert result["images"] == {"normal": 3, "abnormal": 3}
+    assert result["support_images_in_test"] == 0
+    assert result["mode"] == "few-shot"
+    assert result["fingerprint"] == few_shot.card.fingerprint
+
+
+def test_no_masks_no_pixel_numbers(few_shot, domains):
+    result = evaluate(few_shot, domains[1])
+    assert result["pixel"] is None
+    assert set(result["image"]) == {"auroc", "f1_max", "ap"}
+
+
+def test_its_own_support_in_the_test_split_is_counted(few_shot, domains, copy_of):
+    domain = copy_of(domains[0])
+    pool = [sample.path for sample in domain.pool()]
+    for label, source in (("good", pool[0]), ("good", pool[1]), ("Ungood", pool[-1])):
+        target = sorted((domain.root / "test" / label / "img").iterdir())
+        shutil.copy(source, target[0] if source != pool[1] else target[1])
+    assert evaluate(few_shot, domain)["support_images_in_test"] == 3
+
+
+def test_masks_of_larger_images_are_compared_at_the_input_size(few_shot, domains, copy_of):
+    domain = copy_of(domains[0])
+    for path in (domain.root / "test").rglob("*.png"):
+        image = PillowImage.open(path)
+        image.resize((140, 210), PillowImage.Resampling.NEAREST).save(path)
+    larger, same = evaluate(few_shot, domain), evaluate(few_shot, domains[0])
+    assert larger["pixel"]["auroc"] == pytest.approx(same["pixel"]["auroc"], abs=0.05)
+
+
+def test_a_mask_of_another_size_is_named(few_shot, domains, copy_of):
+    domain = copy_of(domains[0])
+    mask = next((domain.root / "test" / "Ungood" / "anomaly_mask").iterdir())
+    PillowImage.new("L", (35, 70), 255).save(mask)
+    with pytest.raises(InputError, match=f"{mask.name}: its size differs"):
+        evaluate(few_shot, domain)
+
+
+def test_progress_goes_to_the_end(few_shot, domains):
+    steps = []
+    evaluate(few_shot, domains[1], lambda done, total: steps.append((done, total)))
+    assert steps == [(i, 6) for i in range(7)]

@@ -1,0 +1,36 @@
+import pytest
+import torch
+
+from recap.errors import SettingsError
+from recap.training.devices import choose_device, is_main_process, process_count
+
+
+def test_auto_is_the_cpu_without_cuda(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert choose_device() == torch.device("cpu")
+
+
+def test_auto_takes_the_device_of_this_process(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    assert choose_device("auto") == torch.device("cuda:1")
+
+
+def test_cuda_without_cuda_is_an_error(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(SettingsError, match="--device cpu"):
+        choose_device("cuda")
+
+
+def test_unknown_device_is_named():
+    with pytest.raises(SettingsError, match="'banana'"):
+        choose_device("banana")
+
+
+def test_ranks_come_from_the_launcher(monkeypatch):
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    monkeypatch.delenv("RANK", raising=False)
+    assert (process_count(), is_main_process()) == (1, True)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", "1")
+    assert (process_count(), is_main_process()) == (2, False)

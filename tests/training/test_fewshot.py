@@ -1,0 +1,226 @@
+import math
+
+import numpy as np
+import pytest
+import torch
+
+import recap
+from recap.errors import InputError, SettingsError, TrainingError
+from recap.training import fewshot, objective
+from recap.training.support import gather_support
+
+
+def test_same_seed_is_the_same_bytes(arrays, tiny_settings, bytes_of):
+    settings = tiny_settings(seed=5)
+    first = bytes_of(recap.fit(**arrays, settings=settings))
+    torch.manual_seed(99)  # the state of the global generator must not matter
+    torch.rand(3)
+    assert bytes_of(recap.fit(**arrays, settings=settings)) == first
+    assert list(first) == ["bundle.json", "head.safetensors"]
+
+
+def test_another_seed_is_another_detector(arrays, tiny_settings, bytes_of):
+    one, two = (bytes_of(recap.fit(**arrays, settings=tiny_settings(seed=s))) for s in (0, 1))
+    assert one["head.safetensors"] != two["head.safetensors"]
+
+
+def test_fitting_leaves_the_global_generator_alone(arrays, tiny_settings):
+    torch.manual_seed(3)
+    expected = torch.rand(1)
+    torch.manual_seed(3)
+    recap.fit(**arrays, settings=tiny_settings(training={"epochs": 1}))
+    assert torch.rand(1) == expected
+
+
+@pytest.mark.parametrize("preset", ["fast", "paper"])
+def test_training_lowers_the_loss(preset, arrays, tiny_settings):
+    losses = []
+    for epochs in (1, 12):
+        training = {"epochs": epochs, "batch_size": 2, "learning_rate": 5e-3}
+        # At 100 this random encoder saturates the score, where its clamp passes no gradient.
+        settings = tiny_settings(preset, training=training, model={"logit_scale": 10})
+        losses.append(recap.fit(**arrays, settings=settings).card.losses)
+    assert losses[1]["loss"] < 0.7 * losses[0]["loss"]
+    assert losses[1]["segmentation"] < losses[0]["segmentation"]
+    assert losses[1]["detection"] < losses[0]["detection"]
+
+
+def test_training_changes_the_head_and_never_the_encoder(arrays, tiny_settings):
+    settings = tiny_settings("paper", training={"epochs": 1})
+    detector = recap.fit(**arrays, settings=settings)
+    untrained = recap.build_model(settings=settings)
+    before = untrained.encoder.state_dict()
+    after = detector.model.encoder.state_dict()
+    assert all(torch.equal(before[name], after[name]) for name in before)
+    assert detector.model.theta_det.abs().max() > 0
+
+
+def slow_token(adapter, tap):
+    """One token through an adapter, from the equation."""
+    raw = adapter.down.weight.double() @ tap.double()
+    return torch.where(raw > 0, raw, 0.01 * raw)
+
+
+@pytest.mark.parametrize("augment", [False, True])
+def test_prototypes_start_at_the_support_means(augment, arrays, tiny_settings, monkeypatch):
+    """Augmented copies take no part in the start."""
+    monkeypatch.setattr(fewshot, "train", lambda *args: {})
+    detector = recap.fit(**arrays, settings=tiny_settings(training={"augment": augment}))
+    model = detector.model
+    with torch.no_grad():
+        for kind, name in enumerate(["normal", "abnormal"]):
+            images = [recap.Image(array, "a") for array in arrays[name]]
+            taps = [model.encoder.taps(detector.preprocess(image)[None])[0] for image in images]
+            for layer in range(4):
+                for branch in (0, 1):
+                    adapter = model.adapter(layer, branch)
+                    tokens = [slow_token(adapter, t) for tap in taps for t in tap[layer]]
+                    mean = sum(tokens) / len(tokens)
+                    expected = mean / math.sqrt(float(mean @ mean))
+                    start = model.pair(layer, branch).base[kind].double()
+                    assert torch.allclose(start, expected, atol=1e-5)
+
+
+def test_normal_images_alone_train_nothing(arrays, tiny_settings, monkeypatch):
+    monkeypatch.setattr(fewshot, "train", lambda *args: pytest.fail("trained"))
+    detector = recap.fit(arrays["normal"], settings=tiny_settings())
+    card, memory = detector.card, detector.model.memory
+    assert card.mode == "normal-only"
+    assert "nothing was trained" in card.statement
+    assert card.losses == {}
+    taps = [
+        detector.model.encoder.taps(detector.preprocess(recap.Image(a, "a"))[None])[0]
+        for a in arrays["normal"]
+    ]
+    raw = torch.cat(taps, dim=1)  # (L, 3 * 25, width)
+    assert memory.shape == (4, 1, 75, 32)
+    assert torch.allclose(memory[:, 0], raw / raw.norm(dim=-1, keepdim=True), atol=1e-6)
+    prediction = detector.score(arrays["normal"][1])
+    assert prediction.score_prototype is None
+    assert prediction.score == prediction.score_memory < 1e-5
+    assert detector.score(arrays["abnormal"][0]).score > prediction.score + 1e-3
+
+
+@pytest.mark.parametrize("preset", ["fast", "paper"])
+def test_memory_holds_the_normal_tokens_after_training(preset, arrays, tiny_settings):
+    detector = recap.fit(**arrays, settings=tiny_settings(preset))
+    assert detector.card.mode == "few-shot"
+    assert detector.model.memory.shape == (4, 2, 75, 32)
+    assert all(detector.score(a).score_memory < 1e-5 for a in arrays["normal"])
+    assert detector.score(arrays["abnormal"][0]).score_memory > 1e-4
+
+
+def test_augmented_memory_has_eleven_times_the_rows(arrays, tiny_settings):
+    settings = tiny_settings(
+        memory={"augmented": True}, training={"augment": True, "epochs": 1, "batch_size": 55}
+    )
+    arrays["normal"] = arrays["normal"][:2]
+    assert recap.fit(**arrays, settings=settings).model.memory.shape[2] == 11 * 2 * 25
+
+
+@pytest.mark.parametrize("with_abnormal", [False, True])
+def test_coreset_caps_the_memory(with_abnormal, arrays, tiny_settings):
+    given = arrays if with_abnormal else {"normal": arrays["normal"]}
+    detector = recap.fit(**given, settings=tiny_settings(memory={"coreset": 7}))
+    assert detector.model.memory.shape[2] == 7
+    generous = recap.fit(**given, settings=tiny_settings(memory={"coreset": 10_000}))
+    assert generous.model.memory.shape[2] == 75
+
+
+@pytest.mark.parametrize("preset", ["fast", "paper"])
+def test_training_with_memory(preset, arrays, tiny_settings, bytes_of):
+    together = tiny_settings(preset, training={"train_with_memory": True, "epochs": 1})
+    plain = tiny_settings(preset, training={"epochs": 1})
+    fits = [bytes_of(recap.fit(**arrays, settings=s)) for s in (together, plain)]
+    assert fits[0]["head.safetensors"] != fits[1]["head.safetensors"]
+
+
+def test_training_with_memory_needs_two_normal_images(arrays, tiny_settings):
+    settings = tiny_settings(training={"train_with_memory": True})
+    with pytest.raises(SettingsError, match="at least 2 normal images, got 1"):
+        recap.fit(arrays["normal"][:1], arrays["abnormal"], settings=settings)
+
+
+def test_without_masks_the_map_is_not_supervised(arrays, tiny_settings):
+    detector = recap.fit(arrays["normal"], arrays["abnormal"], settings=tiny_settings())
+    assert detector.card.losses["segmentation"] == 0
+    assert detector.card.losses["detection"] > 0
+    assert torch.equal(detector.model.theta_seg, torch.zeros(4))
+    assert detector.score(arrays["abnormal"][0]).map.shape == (70, 70)
+
+
+def test_some_masks_supervise_some_maps(arrays, tiny_settings):
+    fits = {
+        name: recap.fit(arrays["normal"], arrays["abnormal"], masks, settings=tiny_settings())
+        for name, masks in {"some": [arrays["masks"][0], None], "all": arrays["masks"]}.items()
+    }
+    assert 0 < fits["some"].card.losses["segmentation"] < fits["all"].card.losses["segmentation"]
+    assert [r["mask_sha256"] is None for r in fits["some"].card.support[3:]] == [False, True]
+
+
+def test_no_normal_images(arrays, tiny_settings):
+    with pytest.raises(InputError, match="no normal images"):
+        recap.fit([], arrays["abnormal"], settings=tiny_settings())
+
+
+@pytest.mark.parametrize("preset", ["fast", "paper"])
+def test_a_loss_that_is_not_a_number_stops_training(preset, arrays, tiny_settings, monkeypatch):
+    seen = []
+
+    def failing(scores, labels):
+        seen.append(1)
+        return scores * (math.nan if len(seen) > 2 else 1.0)
+
+    monkeypatch.setattr(objective, "detection_loss", failing)
+    with pytest.raises(TrainingError, match=r"became nan in epoch 3.*training\.learning_rate"):
+        recap.fit(**arrays, settings=tiny_settings(preset, training={"epochs": 5, "batch_size": 5}))
+
+
+def test_a_last_step_into_nowhere_stops_training(arrays, tiny_settings):
+    """The only step overflows, so that no later loss could tell."""
+    absurd = {"epochs": 1, "batch_size": 5, "learning_rate": 1e39}
+    with pytest.raises(TrainingError, match=r"training\.learning_rate"):
+        recap.fit(**arrays, settings=tiny_settings(training=absurd))
+
+
+def test_conditioning_variants_all_train(arrays, tiny_settings):
+    for conditioning in ("bounded", "unbounded", "static", "tokens"):
+        settings = tiny_settings(model={"conditioning": conditioning}, training={"epochs": 1})
+        assert math.isfinite(recap.fit(**arrays, settings=settings).card.losses["loss"])
+
+
+def test_the_card_says_what_it_was_fitted_on(arrays, tiny_settings):
+    settings = tiny_settings(seed=4)
+    detector = recap.fit(**arrays, settings=settings)
+    card = detector.card
+    assert card.settings == settings
+    assert [r["label"] for r in card.support] == ["normal"] * 3 + ["abnormal"] * 2
+    assert [r["name"] for r in card.support][:2] == ["normal[0]", "normal[1]"]
+    assert len({r["sha256"] for r in card.support}) == 5
+    assert set(card.losses) == {"loss", "segmentation", "detection", "separation"}
+    parts = sum(card.losses[k] for k in ("segmentation", "detection", "separation"))
+    assert card.losses["loss"] == pytest.approx(parts, rel=1e-5)
+    assert {"recap-ad", "torch", "numpy"} <= card.versions.keys()
+    low, high = card.map_scale
+    assert 0 <= low < high <= 1
+
+
+def test_fingerprint_depends_on_images_masks_and_settings(arrays, tiny_settings):
+    def fingerprint(**sections):
+        settings = tiny_settings(**sections)
+        return recap.fit(**arrays, settings=settings).card.fingerprint
+
+    quick = {"epochs": 1, "batch_size": 5}
+    found = {fingerprint(training=quick), fingerprint(training=quick, seed=1)}
+    arrays["masks"][0] = np.roll(arrays["masks"][0], 1)
+    found.add(fingerprint(training=quick))
+    arrays["normal"][0] = arrays["normal"][0] * 0.99
+    found.add(fingerprint(training=quick))
+    assert len(found) == 4
+
+
+def test_augmented_fit_sees_eleven_copies(arrays, tiny_settings, count_calls):
+    encoded = count_calls(recap.model.recap.ReCAP, "prefix")
+    settings = tiny_settings(training={"augment": True, "epochs": 1, "batch_size": 55})
+    fewshot.fit_few_shot(gather_support(**arrays), settings)
+    assert len(encoded) == 11 * 5 + 1  # and one to learn the shape of the tokens

@@ -1,0 +1,163 @@
+"""A fit that was killed goes on where it stopped and ends as if nothing had happened."""
+
+import pytest
+from safetensors.torch import load_file, save_file
+
+import recap
+from recap.errors import TrainingError
+from recap.model.recap import ReCAP
+from recap.training import loop, prefix_store
+from recap.training.zeroshot import fit_zero_shot
+
+
+def killer(at_stage, at):
+    def progress(stage, done, total, detail):
+        if (stage, done) == (at_stage, at):
+            raise KeyboardInterrupt
+
+    return progress
+
+
+@pytest.fixture
+def careful(monkeypatch):
+    """Mark every image and every epoch."""
+    monkeypatch.setattr(prefix_store, "ENCODE_AT_ONCE", 1)
+    monkeypatch.setattr(loop, "SAVE_EVERY_S", -1.0)
+
+
+@pytest.mark.usefixtures("careful")
+@pytest.mark.parametrize(
+    ("preset", "stage", "at"),
+    [("fast", "encode", 0), ("fast", "encode", 3), ("fast", "train", 0), ("paper", "encode", 3)],
+)
+def test_killed_while_encoding(
+    preset, stage, at, arrays, tiny_settings, bytes_of, tmp_path, count_calls
+):
+    settings, work = tiny_settings(preset), tmp_path / "work"
+    whole = bytes_of(recap.fit(**arrays, settings=settings))
+    with pytest.raises(KeyboardInterrupt):
+        recap.fit(**arrays, settings=settings, work_dir=work, progress=killer(stage, at))
+    encoded = count_calls(ReCAP, "prefix")
+    resumed = recap.fit(**arrays, settings=settings, work_dir=work)
+    left = 0 if stage == "train" else 5 - at
+    assert len(encoded) == left + 1  # and one to learn the shape of the tokens
+    assert bytes_of(resumed) == whole
+
+
+@pytest.mark.usefixtures("careful")
+@pytest.mark.parametrize(("preset", "masks"), [("fast", True), ("fast", False), ("paper", True)])
+def test_killed_while_training(
+    preset, masks, arrays, tiny_settings, bytes_of, tmp_path, count_calls
+):
+    """Without masks the segmentation branch has no optimiser state, which must not matter."""
+    settings, work = tiny_settings(preset, training={"epochs": 3}), tmp_path / "work"
+    if not masks:
+        del arrays["masks"]
+    whole = bytes_of(recap.fit(**arrays, settings=settings))
+    with pytest.raises(KeyboardInterrupt):
+        recap.fit(**arrays, settings=settings, work_dir=work, progress=killer("train", 2))
+    epochs = count_calls(loop, "_train_epoch")
+    resumed = recap.fit(**arrays, settings=settings, work_dir=work)
+    assert len(epochs) == 2  # the kill came before the second epoch was saved
+    assert bytes_of(resumed) == whole
+
+
+@pytest.mark.usefixtures("careful")
+def test_killed_twice_and_in_the_last_epoch(arrays, tiny_settings, bytes_of, tmp_path):
+    settings, work = tiny_settings(training={"epochs": 4}), tmp_path / "work"
+    whole = bytes_of(recap.fit(**arrays, settings=settings))
+    for at in (2, 4):
+        with pytest.raises(KeyboardInterrupt):
+            recap.fit(**arrays, settings=settings, work_dir=work, progress=killer("train", at))
+    assert bytes_of(recap.fit(**arrays, settings=settings, work_dir=work)) == whole
+
+
+def test_a_finished_fit_is_not_repeated(arrays, tiny_settings, bytes_of, tmp_path, count_calls):
+    settings, work = tiny_settings(), tmp_path / "work"
+    first = bytes_of(recap.fit(**arrays, settings=settings, work_dir=work))
+    epochs = count_calls(loop, "_train_epoch")
+    assert bytes_of(recap.fit(**arrays, settings=settings, work_dir=work)) == first
+    assert epochs == []
+
+
+@pytest.mark.usefixtures("careful")
+def test_zero_shot_goes_on_as_well(phantoms, tiny_settings, bytes_of, tmp_path, count_calls):
+    settings, work = tiny_settings(training={"epochs": 3}), tmp_path / "work"
+    whole = bytes_of(fit_zero_shot(phantoms[:2], settings))
+    for stage, at in (("encode", 5), ("train", 2)):
+        with pytest.raises(KeyboardInterrupt):
+            fit_zero_shot(phantoms[:2], settings, work_dir=work, progress=killer(stage, at))
+    epochs = count_calls(loop, "_train_epoch")
+    assert bytes_of(fit_zero_shot(phantoms[:2], settings, work_dir=work)) == whole
+    assert len(epochs) == 2
+
+
+@pytest.fixture
+def unfinished(arrays, tiny_settings, tmp_path, careful):
+    """The folder of a fit that was killed after two of four epochs, and how to go on."""
+    settings, work = tiny_settings(training={"epochs": 4}), tmp_path / "work"
+    with pytest.raises(KeyboardInterrupt):
+        recap.fit(**arrays, settings=settings, work_dir=work, progress=killer("train", 3))
+    return work, lambda **change: recap.fit(
+        **{**arrays, "settings": settings, "work_dir": work, **change}
+    )
+
+
+def test_other_settings_are_refused_with_the_remedy(unfinished, tiny_settings):
+    work, go_on = unfinished
+    before = (work / "checkpoint.safetensors").read_bytes()
+    with pytest.raises(TrainingError, match=r"other images or settings.*--restart"):
+        go_on(settings=tiny_settings(training={"epochs": 9}))
+    assert (work / "checkpoint.safetensors").read_bytes() == before
+    assert go_on().card.mode == "few-shot"
+
+
+def test_other_images_are_refused(unfinished, arrays):
+    work, go_on = unfinished
+    with pytest.raises(TrainingError, match=str(work)):
+        go_on(normal=[*arrays["normal"][:2], arrays["normal"][2] * 0.5])
+
+
+def truncate(path):
+    path.write_bytes(path.read_bytes()[:-100])
+
+
+def empty(path):
+    path.write_bytes(b"")
+
+
+def garble(path):
+    path.write_bytes(b"not a safetensors file" * 50)
+
+
+def drop_notes(path):
+    save_file(load_file(path), path)
+
+
+def drop_a_tensor(path):
+    tensors = load_file(path)
+    del tensors["model/theta_det"]
+    save_file(tensors, path, metadata={"epoch": "2", "losses": "{}"})
+
+
+def reshape_a_tensor(path):
+    tensors = load_file(path)
+    tensors["model/theta_det"] = tensors["model/theta_det"][:2]
+    save_file(tensors, path, metadata={"epoch": "2", "losses": "{}"})
+
+
+@pytest.mark.parametrize(
+    "damage", [truncate, empty, garble, drop_notes, drop_a_tensor, reshape_a_tensor]
+)
+def test_a_damaged_checkpoint_is_named_with_the_remedy(damage, unfinished):
+    work, go_on = unfinished
+    damage(work / "checkpoint.safetensors")
+    with pytest.raises(TrainingError, match=r"checkpoint\.safetensors is damaged.*--restart"):
+        go_on()
+
+
+def test_a_half_written_checkpoint_is_ignored(unfinished, arrays, tiny_settings, bytes_of):
+    work, go_on = unfinished
+    (work / "checkpoint.tmp").write_bytes(b"half")
+    whole = recap.fit(**arrays, settings=tiny_settings(training={"epochs": 4}))
+    assert bytes_of(go_on()) == bytes_of(whole)

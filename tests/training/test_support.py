@@ -1,0 +1,142 @@
+import hashlib
+
+import numpy as np
+import pytest
+from PIL import Image as PillowImage
+
+import recap
+from recap.errors import InputError
+from recap.training.support import gather_support, load_support, stack_support, supervised_maps
+from recap.types import Sample
+
+
+def save(path, values):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    PillowImage.fromarray(values).save(path)
+    return path
+
+
+def grey(seed, size=(40, 30)):
+    return np.random.default_rng(seed).integers(0, 256, size, np.uint8)
+
+
+def square(size=(40, 30)):
+    mask = np.zeros(size, np.uint8)
+    mask[10:20, 5:15] = 255
+    return mask
+
+
+@pytest.fixture
+def folders(tmp_path):
+    normal = [save(tmp_path / "normal" / f"n{i}.png", grey(i)) for i in range(2)]
+    abnormal = [save(tmp_path / "abnormal" / f"a{i}.png", grey(9 + i)) for i in range(2)]
+    masks = [save(tmp_path / "masks" / f"a{i}.png", square()) for i in range(2)]
+    return {"root": tmp_path, "normal": normal, "abnormal": abnormal, "masks": masks}
+
+
+def test_folders_lists_and_arrays_hold_the_same_images(folders):
+    root = folders["root"]
+    from_folders = gather_support(root / "normal", str(root / "abnormal"), root / "masks")
+    lists = [str(path) for path in folders["normal"]], folders["abnormal"]
+    from_lists = gather_support(*lists, root / "masks")
+    from_arrays = gather_support(
+        [grey(0), grey(1)], [grey(9), grey(10)], [square() > 0, square() > 0]
+    )
+    for item, file, array in zip(from_folders, from_lists, from_arrays, strict=True):
+        assert np.array_equal(item.image.pixels, array.image.pixels)
+        assert item.record == file.record
+        assert item.abnormal == file.abnormal == array.abnormal
+        if item.abnormal:
+            assert np.array_equal(item.mask, array.mask)
+        else:
+            assert item.mask is None
+
+
+def test_records_are_the_digests_of_the_files(folders):
+    root = folders["root"]
+    records = [s.record for s in gather_support(root / "normal", root / "abnormal", root / "masks")]
+    digest = hashlib.sha256(folders["abnormal"][1].read_bytes()).hexdigest()
+    assert records[3] == {
+        "name": "a1.png",
+        "label": "abnormal",
+        "sha256": digest,
+        "mask_sha256": hashlib.sha256(folders["masks"][1].read_bytes()).hexdigest(),
+    }
+    assert (records[0]["label"], records[0]["mask_sha256"]) == ("normal", None)
+
+
+def test_images_may_be_given_as_such(folders):
+    image = recap.read_image(folders["normal"][0])
+    assert np.array_equal(gather_support([image])[0].image.pixels, image.pixels)
+
+
+def test_stack_brings_images_and_masks_to_the_square(folders):
+    root = folders["root"]
+    support = gather_support(root / "normal", root / "abnormal", root / "masks")
+    pixels, masks = stack_support(support, 70)
+    assert pixels.shape == (4, 3, 70, 70)
+    assert pixels.min() >= 0
+    assert pixels.max() <= 1
+    assert masks.flatten(1).any(dim=1).tolist() == [False, False, True, True]
+    rows, columns = masks[2].nonzero(as_tuple=True)
+    # rows 10..20 of 40 and columns 5..15 of 30, at 70 px
+    assert (int(rows.min()), int(rows.max()) + 1) == (17, 35)
+    assert (int(columns.min()), int(columns.max()) + 1) == (12, 35)
+
+
+@pytest.mark.parametrize(
+    ("masks", "expected"),
+    [
+        ([True, True], [True, True, True, True]),
+        ([True, False], [True, True, True, False]),
+        ([False, False], [False, False, False, False]),
+    ],
+)
+def test_whose_maps_are_supervised(masks, expected):
+    given = [square() > 0 if there else None for there in masks]
+    support = gather_support([grey(0), grey(1)], [grey(2), grey(3)], given)
+    assert supervised_maps(support) == expected
+
+
+def test_mask_array_of_another_size():
+    with pytest.raises(InputError, match=r"abnormal\[0\].*\(30, 40\).*\(40, 30\)"):
+        gather_support([grey(0)], [grey(1)], [square((30, 40))])
+
+
+def test_mask_file_of_another_size(folders):
+    path = save(folders["root"] / "other" / "a0.png", square((20, 30)))
+    sample = Sample(folders["abnormal"][0], abnormal=True, mask=path)
+    with pytest.raises(InputError, match=r"other/a0\.png.*30×20.*a0\.png is 30×40"):
+        load_support([sample])
+
+
+def test_number_of_masks_must_fit():
+    with pytest.raises(InputError, match="2 abnormal images but 1 masks"):
+        gather_support([grey(0)], [grey(1), grey(2)], [square()])
+
+
+def test_arrays_and_folders_do_not_mix(folders):
+    root = folders["root"]
+    with pytest.raises(InputError, match="cannot be mixed"):
+        gather_support([grey(0)], root / "abnormal")
+    with pytest.raises(InputError, match="cannot be mixed"):
+        gather_support([grey(0)], [grey(1)], str(root / "masks"))
+
+
+def test_no_normal_files(tmp_path, folders):
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(InputError, match="empty: no images"):
+        gather_support(tmp_path / "empty", folders["abnormal"])
+    with pytest.raises(InputError, match="empty"):
+        gather_support([])
+
+
+def test_damaged_support_file_is_named(folders):
+    folders["normal"][1].write_bytes(b"\x89PNG\r\n\x1a\n broken")
+    with pytest.raises(InputError, match=r"n1\.png"):
+        gather_support(folders["root"] / "normal")
+
+
+def test_array_of_unknown_range_is_refused():
+    with pytest.raises(InputError, match=r"normal\[1\].*span"):
+        gather_support([grey(0), np.full((8, 8), 300.0)])

@@ -1,0 +1,169 @@
+import sys
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image as PillowImage
+
+from recap.data import write_phantoms
+from recap.data.benchmark import find_domains
+from recap.errors import InputError
+from recap.training import zeroshot
+from recap.training.zeroshot import fit_zero_shot, leave_one_out
+
+_opened: list[str] | None = None
+
+
+def _note_open(event, args):
+    if event == "open" and _opened is not None:
+        _opened.append(str(args[0]))
+
+
+sys.addaudithook(_note_open)
+
+
+@pytest.fixture
+def opened():
+    """Every file that is opened from now on, by whatever means."""
+    global _opened
+    _opened = []
+    yield _opened
+    _opened = None
+
+
+def files_read(opened, domains):
+    root = domains[0].root.parent
+    return {path for path in opened if path.startswith(str(root))}
+
+
+def pool_files(domains, split="valid"):
+    return {
+        str(path)
+        for domain in domains
+        for path in (domain.root / split).rglob("*.png")
+        if path.is_file()
+    }
+
+
+def test_leave_one_out_reads_neither_the_target_nor_any_test_image(phantoms, tiny_settings, opened):
+    sources = leave_one_out(find_domains(phantoms[0].root.parent), "Brain")
+    assert [domain.name for domain in sources] == ["Liver", "Chest"]
+    opened.clear()
+    detector = fit_zero_shot(sources, tiny_settings())
+    assert files_read(opened, phantoms) == pool_files(phantoms[1:])
+    assert {record["domain"] for record in detector.card.support} == {"Liver", "Chest"}
+
+
+def test_mvfa_protocol_reads_the_test_split_and_says_so(phantoms, tiny_settings, opened):
+    settings = tiny_settings(training={"source_split": "test"})
+    detector = fit_zero_shot(phantoms[1:], settings)
+    assert files_read(opened, phantoms) == pool_files(phantoms[1:], "test")
+    assert detector.card.settings.training.source_split == "test"
+
+
+def test_zero_shot_detector_has_no_memory(phantoms, tiny_settings):
+    detector = fit_zero_shot(phantoms[:2], tiny_settings())
+    assert detector.card.mode == "zero-shot"
+    assert "no memory" in detector.card.statement
+    assert detector.model.memory is None
+    prediction = detector.score(phantoms[2].test()[0].path)
+    assert prediction.score_memory is None
+    assert prediction.score == prediction.score_prototype
+    assert len(detector.card.support) == 8
+
+
+def test_same_seed_same_bytes_other_seed_others(phantoms, tiny_settings, bytes_of):
+    one, two, other = (
+        bytes_of(fit_zero_shot(phantoms[:2], tiny_settings(seed=s))) for s in (1, 1, 2)
+    )
+    assert one == two
+    assert one["head.safetensors"] != other["head.safetensors"]
+
+
+@pytest.mark.parametrize("preset", ["fast", "paper"])
+def test_training_lowers_the_loss(preset, phantoms, tiny_settings):
+    losses = []
+    for epochs in (1, 10):
+        training = {"epochs": epochs, "batch_size": 4, "learning_rate": 5e-3}
+        settings = tiny_settings(preset, training=training, model={"logit_scale": 10})
+        losses.append(fit_zero_shot(phantoms[:2], settings).card.losses["loss"])
+    assert losses[1] < 0.9 * losses[0]
+
+
+def test_balanced_sources_change_the_order(phantoms, tiny_settings, count_calls):
+    orders = count_calls(zeroshot, "train")
+    fit_zero_shot(phantoms, tiny_settings(training={"balance_sources": True}))
+    data = orders[0][1]
+    assert data.domain.tolist() == [0] * 4 + [2] * 4 + [1] * 4  # names are numbered by alphabet
+
+
+def test_only_domains_with_masks_supervise_maps(phantoms, tiny_settings, count_calls):
+    trained = count_calls(zeroshot, "train")
+    fit_zero_shot(phantoms, tiny_settings())
+    data = trained[0][1]
+    assert data.has_mask.tolist() == [True] * 8 + [False] * 4
+    assert data.masks.flatten(1).any(dim=1).tolist() == (
+        [False, False, True, True] * 2 + [False] * 4
+    )
+
+
+def test_without_any_mask_the_map_is_not_supervised(phantoms, tiny_settings):
+    assert fit_zero_shot(phantoms[2:], tiny_settings()).card.losses["segmentation"] == 0
+
+
+def test_source_means_are_the_class_means_of_all_patches(phantoms, tiny_settings, monkeypatch):
+    monkeypatch.setattr(zeroshot, "train", lambda *args: {})
+    settings = tiny_settings(model={"prototype_init": "source_means"})
+    detector = fit_zero_shot(phantoms[:2], settings)
+    model = detector.model
+    samples = [sample for domain in phantoms[:2] for sample in domain.pool()]
+    with torch.no_grad():
+        for kind in (False, True):
+            chosen = [s for s in samples if s.abnormal == kind]
+            images = [zeroshot._pixels(s, 70) for s in chosen]
+            for layer in range(4):
+                for branch in (0, 1):
+                    total, count = np.zeros(32), 0
+                    for image in images:
+                        tap = model.encoder.taps(image[None])[0, layer].double().numpy()
+                        raw = tap @ model.adapter(layer, branch).down.weight.double().numpy().T
+                        total += np.where(raw > 0, raw, 0.01 * raw).sum(axis=0)
+                        count += len(raw)
+                    mean = total / count
+                    start = model.pair(layer, branch).base[int(kind)].numpy()
+                    assert np.allclose(start, mean / np.linalg.norm(mean), atol=1e-5)
+
+
+def test_random_start_is_a_unit_vector_of_the_seed(phantoms, tiny_settings, monkeypatch):
+    monkeypatch.setattr(zeroshot, "train", lambda *args: {})
+    fits = [fit_zero_shot(phantoms[:1], tiny_settings(seed=s)).model for s in (1, 1, 2)]
+    bases = [model.base_prototypes() for model in fits]
+    assert torch.allclose(bases[0].norm(dim=-1), torch.ones(4, 2, 2), atol=1e-6)
+    assert torch.equal(bases[0], bases[1])
+    assert not torch.allclose(bases[0], bases[2])
+
+
+def test_unknown_target_names_what_is_there(phantoms):
+    with pytest.raises(InputError, match=r"no domain 'Knee'.*Brain, Liver, Chest"):
+        leave_one_out(phantoms, "Knee")
+
+
+def test_a_target_needs_sources(phantoms):
+    with pytest.raises(InputError, match="at least one other"):
+        leave_one_out(phantoms[:1], "Brain")
+
+
+def test_sources_need_both_classes(tmp_path, tiny_settings):
+    domain = write_phantoms(tmp_path, pool=1, test=1, size_px=70, domains=["Chest"])[0]
+    for file in (domain.root / "valid" / "Ungood" / "img").iterdir():
+        file.unlink()
+    with pytest.raises(InputError, match="no abnormal images"):
+        fit_zero_shot([domain], tiny_settings())
+
+
+def test_a_mask_of_another_size_is_an_error(tmp_path, tiny_settings):
+    domain = write_phantoms(tmp_path, pool=1, test=1, size_px=70, domains=["Brain"])[0]
+    mask = next((domain.root / "valid" / "Ungood" / "anomaly_mask").iterdir())
+    PillowImage.new("L", (70, 35)).save(mask)
+    with pytest.raises(InputError, match=f"{mask.name}.*70×35.*70×70"):
+        fit_zero_shot([domain], tiny_settings())
