@@ -1,6 +1,7 @@
 """`recap fit`: from images to a detector."""
 
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -76,6 +77,11 @@ def fit_command(
         shutil.rmtree(work_dir)
     with bars() as report:
         if sources is not None or target is not None:
+            _refuse_beside(
+                "--sources and --target",
+                {"--normal": normal, "--abnormal": abnormal, "--masks": masks}
+                | {"--dataset": dataset, "--shots": shots, "--support": support},
+            )
             detector = _zero_shot(sources, target, settings, work_dir, device, report)
         else:
             samples = _samples(normal, abnormal, masks, dataset, shots, support, draw)
@@ -94,19 +100,29 @@ def _samples(
 ) -> "list[Sample]":
     from recap.data import draw_support, folder_samples, read_domain, read_support
 
-    if (normal is None) == (dataset is None):
+    if normal is None and dataset is None:
         raise RecapError(
             "Say what to fit on: --normal DIR [--abnormal DIR [--masks DIR]], "
             "or --dataset DIR --shots K, or --sources ROOT --target NAME."
         )
-    if normal is not None:
+    if dataset is None:
+        assert normal is not None
+        _refuse_beside("--normal", {"--shots": shots, "--support": support})
         return folder_samples(normal, abnormal, masks)
-    assert dataset is not None
+    folders = {"--normal": normal, "--abnormal": abnormal, "--masks": masks}
+    _refuse_beside("--dataset", folders)
     if (shots is None) == (support is None):
         raise RecapError("With --dataset give either --shots K or --support FILE.")
     domain = read_domain(dataset)
     chosen = read_support(domain, support) if support else draw_support(domain, shots or 0, draw)
     return [*chosen.normal, *chosen.abnormal]
+
+
+def _refuse_beside(option: str, given: Mapping[str, object]) -> None:
+    """Options that would be ignored are a mistake to be told of."""
+    wrong = [name for name, value in given.items() if value is not None]
+    if wrong:
+        raise RecapError(f"{', '.join(wrong)} cannot stand beside {option}.")
 
 
 def _few_shot(

@@ -24,8 +24,9 @@ def choose_device(name: str = "auto") -> torch.device:
         device = torch.device(name)
     except RuntimeError as error:
         raise SettingsError(f"Device '{name}' does not exist. Use auto, cpu or cuda.") from error
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise SettingsError("This machine has no usable CUDA device. Use --device cpu.")
+    usable = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.mps.is_available()}
+    if not usable.get(device.type, False):
+        raise SettingsError(f"Device '{name}' cannot be used here. Use --device cpu.")
     return device
 
 

@@ -41,7 +41,9 @@ def load_support(samples: Sequence[Sample]) -> list[SupportImage]:
 def gather_support(normal: Any, abnormal: Any = None, masks: Any = None) -> list[SupportImage]:
     """Support images from folders, lists of files, or lists of arrays."""
     if not _holds_arrays(normal) and not _holds_arrays(abnormal):
-        return load_support(folder_samples(normal, abnormal, masks))
+        if masks is not None and not isinstance(masks, str | Path):
+            raise InputError("With image files, give masks as a folder of files of the same names.")
+        return load_support(folder_samples(normal, abnormal, Path(masks) if masks else None))
     if any(isinstance(given, str | Path) for given in (normal, abnormal, masks)):
         raise InputError("Arrays and folders cannot be mixed. Give lists of arrays throughout.")
     diseased = list(abnormal) if abnormal is not None else []
