@@ -1,4 +1,4 @@
-"""`recap.build_model`: an unfitted model, for counting, timing and research."""
+"""Unfitted models: what fitting starts from, and what counting and timing need."""
 
 from typing import TYPE_CHECKING
 
@@ -6,6 +6,19 @@ from recap.config import Settings, resolve_settings
 
 if TYPE_CHECKING:
     from recap.model.recap import ReCAP
+
+
+def new_model(settings: Settings, trained_head: bool = True) -> "ReCAP":
+    """A model at its start; the same seed gives the same start, whatever ran before."""
+    import torch
+
+    from recap.encoders.load import load_encoder
+    from recap.model.recap import ReCAP
+
+    with torch.random.fork_rng():
+        torch.manual_seed(settings.seed)
+        encoder = load_encoder(settings.encoder, settings.seed)
+        return ReCAP(encoder, settings, trained_head)
 
 
 def build_model(
@@ -16,10 +29,7 @@ def build_model(
     settings: Settings | None = None,
 ) -> "ReCAP":
     """Build an unfitted model on an encoder; `random_weights` needs no file and is for timing."""
-    from recap.encoders.load import load_encoder
-    from recap.model.recap import ReCAP
-
     if settings is None:
         chosen = {"name": encoder, "random_weights": random_weights}
         settings = resolve_settings(preset, encoder=chosen)
-    return ReCAP(load_encoder(settings.encoder, settings.seed), settings)
+    return new_model(settings)

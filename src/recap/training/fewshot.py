@@ -7,8 +7,8 @@ from torch import Tensor
 
 from recap.config import Settings
 from recap.data.augment import COPIES, augment
-from recap.encoders.load import load_encoder
 from recap.errors import InputError, SettingsError
+from recap.model.build import new_model
 from recap.model.recap import ReCAP, Tokens, concatenate
 from recap.scoring.detector import Detector
 from recap.training.assemble import assemble, fingerprint
@@ -40,21 +40,17 @@ def fit_few_shot(
     abnormal = torch.tensor([item.abnormal for item in support])
     if abnormal.all():
         raise InputError("There are no normal images. A memory of normal patches needs at least 1.")
-    with torch.random.fork_rng():
-        torch.manual_seed(settings.seed)
-        encoder = load_encoder(settings.encoder, settings.seed)
-        model = ReCAP(encoder, settings, trained_head=bool(abnormal.any()))
-    model.to(choose_device(device))
+    model = new_model(settings, trained_head=bool(abnormal.any())).to(choose_device(device))
     records = [item.record for item in support]
     if not abnormal.any():
-        pixels, _ = stack_support(support, encoder.input_px)
+        pixels, _ = stack_support(support, model.encoder.input_px)
         tokens = _frozen_tokens(model, pixels, progress)
         model.remember(tokens)
         scale = map_scale(model, tokens)
         return assemble(model, "normal-only", settings, records, {}, scale)
     checkpoint = None
     if work_dir is not None:
-        checkpoint = Checkpoint(work_dir, fingerprint("few-shot", settings, encoder, records))
+        checkpoint = Checkpoint(work_dir, fingerprint("few-shot", settings, model.encoder, records))
     data = _training_set(model, support, settings, work_dir)
     data.store.fill(progress)
     losses, scale = _train(model, data, abnormal, settings, progress, checkpoint)

@@ -10,10 +10,10 @@ from torch import Tensor
 from recap.config import Settings
 from recap.data.benchmark import Domain
 from recap.data.supports import support_hashes
-from recap.encoders.load import load_encoder
 from recap.errors import InputError
 from recap.io import read_image
 from recap.io.resize import SquareResize
+from recap.model.build import new_model
 from recap.model.recap import ReCAP, Tokens, concatenate
 from recap.scoring.detector import Detector
 from recap.training import display
@@ -40,15 +40,13 @@ def fit_zero_shot(
 ) -> Detector:
     """Fit on the labelled pools of the source domains; there is no memory."""
     samples = source_samples(sources, settings.training.source_split)
-    with torch.random.fork_rng():
-        torch.manual_seed(settings.seed)
-        encoder = load_encoder(settings.encoder, settings.seed)
-        model = ReCAP(encoder, settings)
-    model.to(choose_device(device))
+    model = new_model(settings).to(choose_device(device))
     records = source_records(samples)
     checkpoint = None
     if work_dir is not None:
-        checkpoint = Checkpoint(work_dir, fingerprint("zero-shot", settings, encoder, records))
+        checkpoint = Checkpoint(
+            work_dir, fingerprint("zero-shot", settings, model.encoder, records)
+        )
     data = _training_set(model, samples, settings, work_dir)
     data.store.fill(progress)
     if settings.model.prototype_init == "source_means":
