@@ -7,22 +7,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from recap.config import EncoderSettings
-from recap.encoders.registry import find
+from recap.encoders.registry import CLIP, IMAGENET, Triple, find
 from recap.encoders.weights import locate
 from recap.errors import WeightsError
 
 if TYPE_CHECKING:
     from recap.encoders.vit import Encoder
 
-Triple = tuple[float, float, float]
 RANDOM = "random"
 """The checksum of an encoder that was never trained."""
 
-_IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
-_CLIP = ((0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711))
 _HALF = ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
 _FAMILY_NORMALISATION = {
-    "clip_vision_model": _CLIP,
+    "clip_vision_model": CLIP,
     "siglip_vision_model": _HALF,
     "siglip2_vision_model": _HALF,
     "vit": _HALF,
@@ -135,7 +132,7 @@ def _normalisation(folder: Path, config: dict[str, Any]) -> tuple[Triple, Triple
         values = json.loads(path.read_text(encoding="utf-8"))
         if "image_mean" in values and "image_std" in values:
             return tuple(values["image_mean"]), tuple(values["image_std"])
-    return _FAMILY_NORMALISATION.get(_family_name(config), _IMAGENET)
+    return _FAMILY_NORMALISATION.get(_family_name(config), IMAGENET)
 
 
 @contextlib.contextmanager
