@@ -14,12 +14,28 @@ from recap.errors import SettingsError
 Preset = Literal["fast", "paper"]
 Conditioning = Literal["gated", "bounded", "unbounded", "static", "tokens"]
 Upsample = Literal["centres", "corners"]
+Axis = Literal["auto", "axial", "coronal", "sagittal"]
 
 
 class Section(BaseModel):
     """A group of settings: immutable, and closed to unknown keys."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class ReadingSettings(Section):
+    """How files that hold more than a picture become images. Saved with every detector, so that
+    what it scores is read as what it was fitted on."""
+
+    window: str = "file"
+    """`file`: the window that the file names, or else its own range; abdomen, lung, brain or bone
+    (CT); or two numbers LOW,HIGH in the file's unit."""
+    axis: Axis = "auto"
+    """Which way volumes are cut; auto is as acquired for a DICOM series, else axial."""
+    volume_top_k: Annotated[float, Field(gt=0, le=1)] = 0.10
+    """Share of the slices whose mean is the score of a volume."""
+    slide_um_per_px: Annotated[float, Field(gt=0)] = 0.5
+    slide_tile_px: Annotated[int, Field(ge=32, le=4096)] = 256
 
 
 class EncoderSettings(Section):
@@ -94,6 +110,7 @@ class Settings(Section):
 
     preset: Preset = "fast"
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
+    reading: ReadingSettings = ReadingSettings()
     encoder: EncoderSettings = EncoderSettings()
     model: ModelSettings = ModelSettings()
     memory: MemorySettings = MemorySettings()

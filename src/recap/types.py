@@ -10,9 +10,48 @@ from numpy.typing import NDArray
 FloatArray = NDArray[np.float32]
 BoolArray = NDArray[np.bool_]
 
+Window = tuple[float, float]
+"""The values shown as black and as white, in the file's own unit."""
+
 Branch = Literal["seg", "det"]
 BRANCHES: tuple[Branch, Branch] = ("seg", "det")
 CLASSES: tuple[str, str] = ("normal", "abnormal")
+
+
+@dataclass(frozen=True)
+class Identity:
+    """Whom and what an image shows; empty where its source does not say."""
+
+    patient: str = ""
+    study: str = ""
+    series: str = ""
+    instance: str = ""
+
+
+@dataclass(frozen=True, eq=False)
+class Geometry:
+    """Where an image's pixels lie: in the patient, and in a larger source it was cut from.
+
+    `affine_ras` takes (slice, row, column, 1) to millimetres towards right, anterior and superior;
+    the slice index of a single image is 0. `orientation` names where slices, rows and columns run
+    to, such as "SPL" for an axial slice as radiologists look at it. A tile of a slide starts at
+    `origin_px` (row, column) of the full-resolution slide and takes `source_px_per_px` of its
+    pixels for one of its own.
+    """
+
+    spacing_mm: tuple[float, float] | None = None
+    affine_ras: NDArray[np.float64] | None = None
+    orientation: str = ""
+    origin_px: tuple[int, int] = (0, 0)
+    source_px_per_px: float = 1.0
+
+    def to_source_px(self, row: float, column: float) -> tuple[float, float]:
+        """A pixel centre of this image in the source's full-resolution pixels."""
+        step = self.source_px_per_px
+        return (
+            self.origin_px[0] + (row + 0.5) * step - 0.5,
+            self.origin_px[1] + (column + 0.5) * step - 0.5,
+        )
 
 
 @dataclass(frozen=True)
@@ -21,6 +60,8 @@ class Image:
 
     pixels: FloatArray
     source: str
+    geometry: Geometry = Geometry()
+    identity: Identity = Identity()
 
     @property
     def size_hw(self) -> tuple[int, int]:
@@ -36,6 +77,8 @@ class Sample:
     abnormal: bool
     mask: Path | None = None
     domain: str = ""
+    patient: str = ""
+    """Whom it shows, where a manifest or a file name says so."""
 
 
 @dataclass(frozen=True)

@@ -153,7 +153,7 @@ def _read_axial(path: Path) -> NDArray[Any]:
 
     Slices go from the feet up, rows from front to back, columns from the patient's right to left.
     """
-    nrrd = require("nrrd", "demo")
+    nrrd = require("nrrd", "volumes")
     try:
         volume, header = nrrd.read(str(path))
         directions = np.asarray(header["space directions"], dtype=float)

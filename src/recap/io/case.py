@@ -1,0 +1,49 @@
+"""A case: one thing to score, as images that are decoded one at a time."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, overload
+
+from recap.io.volume import Grid
+from recap.types import Identity, Image
+
+CaseKind = Literal["image", "frames", "volume", "slide"]
+
+
+class LazyImages(Sequence[Image]):
+    """Images that are read when they are asked for and not kept, so that memory stays bounded."""
+
+    def __init__(self, count: int, read: Callable[[int], Image]) -> None:
+        self._count = count
+        self._read = read
+
+    def __len__(self) -> int:
+        return self._count
+
+    @overload
+    def __getitem__(self, index: int) -> Image: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Image]: ...
+    def __getitem__(self, index: int | slice) -> Image | Sequence[Image]:
+        if isinstance(index, slice):
+            chosen = range(self._count)[index]
+            return LazyImages(len(chosen), lambda number: self._read(chosen[number]))
+        if not -self._count <= index < self._count:
+            raise IndexError(index)
+        return self._read(index % self._count)
+
+
+@dataclass(frozen=True, eq=False)
+class Case:
+    """One picture, a clip of frames, a volume in space, or the tissue tiles of a slide.
+
+    A volume's `grid` brings a stack of maps back to the source's stored array. `size_hw` is that
+    of the whole source where the images are tiles of it.
+    """
+
+    kind: CaseKind
+    source: str
+    images: Sequence[Image]
+    identity: Identity = field(default_factory=Identity)
+    grid: Grid | None = None
+    size_hw: tuple[int, int] | None = None

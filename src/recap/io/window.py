@@ -1,0 +1,57 @@
+"""Intensity windows: which part of a file's value range becomes 0..1."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from recap.errors import SettingsError
+from recap.types import FloatArray, Window
+
+# Lower and upper end in Hounsfield units.
+CT_WINDOWS: dict[str, Window] = {
+    "abdomen": (-160.0, 240.0),
+    "lung": (-1350.0, 150.0),
+    "brain": (0.0, 80.0),
+    "bone": (-500.0, 1300.0),
+}
+FROM_FILE = "file"
+# A file without a window shows its own range, but one hot pixel must not blacken the rest.
+OWN_RANGE_PERCENTILES = (0.5, 99.5)
+
+
+def parse_window(setting: str) -> Window | None:
+    """A window's ends from its name or from "LOW,HIGH"; None means the file decides."""
+    if setting == FROM_FILE:
+        return None
+    if setting in CT_WINDOWS:
+        return CT_WINDOWS[setting]
+    try:
+        low, high = (float(part) for part in setting.split(","))
+    except ValueError as error:
+        raise SettingsError(_unknown(setting)) from error
+    if not (np.isfinite([low, high]).all() and low < high):
+        raise SettingsError(_unknown(setting))
+    return low, high
+
+
+def own_window(values: NDArray[Any]) -> Window:
+    """The range of a volume or image that names no window, without its rarest values."""
+    low, high = np.percentile(values, OWN_RANGE_PERCENTILES)
+    if high <= low:
+        low, high = float(values.min()), float(values.max())
+    return float(low), float(high) if high > low else float(low) + 1.0
+
+
+def apply_window(values: NDArray[Any], window: Window) -> FloatArray:
+    """Bring values to 0..1; what lies outside the window is clipped."""
+    low, high = window
+    return np.clip((values.astype(np.float32) - low) / (high - low), 0, 1).astype(np.float32)
+
+
+def _unknown(setting: str) -> str:
+    names = ", ".join([FROM_FILE, *CT_WINDOWS])
+    return (
+        f"reading.window = '{setting}' is not a window. Use {names}, "
+        "or two increasing numbers such as -160,240."
+    )
