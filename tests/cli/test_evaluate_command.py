@@ -35,4 +35,22 @@ def test_fitted_on_the_test_split_is_a_warning(command, domains, tiny, tmp_path)
 def test_a_folder_that_is_no_domain(command, bundle, tmp_path):
     result = command("evaluate", bundle, tmp_path)
     assert result.code == 2
-    assert "Expected:" in result.err
+    assert "Expected" in result.err
+
+
+def test_excluded_images_are_counted(command, bundle, domains, tmp_path):
+    (tmp_path / "list.txt").write_text("Brain_AD/test/good/img/test_000.png\n")
+    options = ["--exclude", tmp_path / "list.txt", "--json", tmp_path / "r.json"]
+    result = command("evaluate", bundle, domains[0].root, *options)
+    assert result.code == 0
+    assert "1 of 4 test images excluded" in result.out
+    written = json.loads((tmp_path / "r.json").read_text())
+    assert written["images"] == {"normal": 1, "abnormal": 2}
+    assert (written["excluded"]["images"], written["excluded"]["of"]) == (1, 4)
+
+
+def test_a_stale_exclusion_list_is_an_error(command, bundle, domains, tmp_path):
+    (tmp_path / "list.txt").write_text("Brain_AD/test/good/img/gone.png\n")
+    result = command("evaluate", bundle, domains[0].root, "--exclude", tmp_path / "list.txt")
+    assert result.code == 2
+    assert "gone.png" in result.err

@@ -85,6 +85,72 @@ def test_find_domains_leaves_nothing_out_silently(tmp_path: Path) -> None:
         find_domains(tmp_path)
 
 
+def test_bmad_layout_with_flat_train_folder(tmp_path: Path) -> None:
+    root = write_domain(tmp_path / "Brain", "label")
+    touch(root, "train/good/00003_61.png", "train/good/00003_7.png", "test/good/label/2.png")
+    domain = read_domain(root)
+    assert [s.path.name for s in domain.train()] == ["00003_7.png", "00003_61.png"]
+    assert not any(s.abnormal for s in domain.train())
+    assert len(domain.test()) == 3
+    touch(root, "train/good/img/1.png")
+    assert [s.path.name for s in domain.train()] == ["1.png"]
+
+
+def test_no_train_split_is_empty(tmp_path: Path) -> None:
+    assert read_domain(write_domain(tmp_path / "Brain_AD")).train() == []
+
+
+def test_dicom_in_the_benchmark_layout(tmp_path: Path) -> None:
+    touch(tmp_path, "Knee_AD/test/good/img/a.dcm", "Knee_AD/test/Ungood/img/b.dcm")
+    touch(tmp_path, "Knee_AD/test/Ungood/label/b.png")
+    assert [s.path.name for s in read_domain(tmp_path / "Knee_AD").test()] == ["a.dcm", "b.dcm"]
+
+
+def test_plain_folders_are_all_pool(tmp_path: Path) -> None:
+    touch(tmp_path / "Knee", "normal/p1/1.png", "normal/2.png", "abnormal/3.png")
+    domain = read_domain(tmp_path / "Knee")
+    assert (domain.name, domain.layout) == ("Knee", "folders")
+    assert [(s.path.name, s.abnormal, s.mask) for s in domain.pool()] == [
+        ("2.png", False, None),
+        ("1.png", False, None),
+        ("3.png", True, None),
+    ]
+    touch(tmp_path / "Knee", "masks/3_mask.png")
+    assert domain.pool()[-1] == Sample(
+        tmp_path / "Knee/abnormal/3.png", True, tmp_path / "Knee/masks/3_mask.png", "Knee"
+    )
+    assert domain.train() == []
+    with pytest.raises(InputError, match=r"no test split.*manifest with a split column"):
+        domain.test()
+
+
+def test_empty_plain_folders(tmp_path: Path) -> None:
+    (tmp_path / "Knee/normal").mkdir(parents=True)
+    with pytest.raises(InputError, match="no images of the pool split of Knee"):
+        read_domain(tmp_path / "Knee").pool()
+
+
+def test_a_manifest_is_a_domain(tmp_path: Path) -> None:
+    touch(tmp_path, "a.png", "b.png")
+    file = tmp_path / "knee.csv"
+    file.write_text("path,label,split\na.png,normal,\nb.png,abnormal,test\n")
+    domain = read_domain(file)
+    assert (domain.name, domain.root, domain.layout) == ("knee", file, "manifest")
+    assert domain.pool() == [Sample(tmp_path / "a.png", False, domain="knee")]
+    assert domain.test() == [Sample(tmp_path / "b.png", True, domain="knee")]
+    assert domain.train() == []
+    assert find_domains(file) == [domain]
+    with pytest.raises(InputError, match="not a data set"):
+        find_domains(tmp_path / "a.png")
+
+
+def test_errors_are_one_line(tmp_path: Path) -> None:
+    for path in (tmp_path, tmp_path / "none", *[tmp_path / "x_AD"]):
+        with pytest.raises(InputError) as caught:
+            read_domain(path)
+        assert "\n" not in str(caught.value)
+
+
 def shared_data() -> Path | None:
     beside = Path(__file__).resolve().parents[3] / "shared"
     root = Path(os.environ.get("RECAP_SHARED", beside)) / "data"

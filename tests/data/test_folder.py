@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from recap.data.folder import folder_samples, list_images, match_masks
+from recap.data.folder import folder_samples, list_images, match_masks, pair_masks
 from recap.errors import InputError
 
 
@@ -97,3 +97,39 @@ def test_impossible_samples(tmp_path: Path) -> None:
         folder_samples(tmp_path / "ok", tmp_path / "masks", tmp_path / "masks")
     with pytest.raises(InputError, match="empty"):
         folder_samples([])
+
+
+def write_dicom(path: Path) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(bytes(128) + b"DICM" + b"rest")
+    return path
+
+
+def test_dicom_files_are_listed_by_suffix_or_content(tmp_path: Path) -> None:
+    for name in ("IM0002", "IM0010", "1.2.840.113619.5", "DICOMDIR", "notes.txt"):
+        write_dicom(tmp_path / name)
+    touch(tmp_path, "a.dcm", "b.DICOM", "README", "Makefile.2", "volume.nii.gz", "scan.svs")
+    (tmp_path / "README").write_bytes(b"DICM but too early")
+    names = [path.name for path in list_images(tmp_path)]
+    assert names == ["1.2.840.113619.5", "a.dcm", "b.DICOM", "IM0002", "IM0010"]
+
+
+def test_masks_are_pictures_only(tmp_path: Path) -> None:
+    images = [write_dicom(tmp_path / "img/a.dcm")]
+    write_dicom(tmp_path / "mask/a.dcm")
+    with pytest.raises(InputError, match=r"no images in this folder\. Looked for \.png"):
+        match_masks(images, tmp_path / "mask")
+    touch(tmp_path, "mask/a.png")
+    assert match_masks(images, tmp_path / "mask") == {images[0]: tmp_path / "mask/a.png"}
+
+
+def test_pairs_name_all_that_does_not_fit(tmp_path: Path) -> None:
+    a, b, c, twin, other = (
+        Path(f"img/{n}") for n in ("a.png", "b.png", "c.png", "p/t.png", "t.png")
+    )
+    masks = [Path(f"mask/{n}") for n in ("a.png", "c.png", "c_mask.png", "t.png", "z.png")]
+    pairs = pair_masks([a, b, c, twin, other], masks)
+    assert pairs.matched == {a: masks[0]}
+    assert pairs.unmatched == [b]
+    assert pairs.ambiguous == {c: masks[1:3], twin: [masks[3]], other: [masks[3]]}
+    assert pairs.orphans == [masks[4]]

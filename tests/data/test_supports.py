@@ -1,10 +1,18 @@
 import hashlib
+import json
 from pathlib import Path
 
 import pytest
 
-from recap.data.benchmark import Domain
-from recap.data.supports import Support, draw_support, read_support, support_hashes, write_support
+from recap.data.benchmark import Domain, read_domain
+from recap.data.supports import (
+    Support,
+    draw_support,
+    known_patient,
+    read_support,
+    support_hashes,
+    write_support,
+)
 from recap.errors import InputError, SettingsError
 
 
@@ -104,3 +112,110 @@ def test_hashes(domain: Domain) -> None:
         "mask_sha256": hashlib.sha256(f"anomaly_mask{number}".encode()).hexdigest(),
     }
     assert support_hashes(support.normal)[0]["mask_sha256"] is None
+
+
+@pytest.fixture
+def patients(tmp_path: Path) -> Domain:
+    """p0 has six images of each class, p1 three, p2 one; and two that nobody is known of."""
+    lines = ["path,label,patient"]
+    for label in ("normal", "abnormal"):
+        for patient, count in (("p0", 6), ("p1", 3), ("p2", 1), ("", 2)):
+            for i in range(count):
+                path = tmp_path / f"{label}-{patient}-{i}.png"
+                path.write_bytes(path.name.encode())
+                lines.append(f"{path.name},{label},{patient}")
+    (tmp_path / "knee.csv").write_text("\n".join(lines))
+    return read_domain(tmp_path / "knee.csv")
+
+
+@pytest.mark.parametrize("draw", range(5))
+def test_draws_by_patient_go_round(patients: Domain, draw: int) -> None:
+    whole = draw_support(patients, 12, draw, by_patient=True)
+    for samples in (whole.normal, whole.abnormal):
+        rounds = [[s.patient for s in samples[a:b]] for a, b in ((0, 5), (5, 7), (7, 9), (9, 12))]
+        assert sorted(rounds[0]) == ["", "", "p0", "p1", "p2"]
+        assert [sorted(names) for names in rounds[1:]] == [["p0", "p1"]] * 2 + [["p0"] * 3]
+        # Within a round the order is that of the plain draw.
+        plain = [s.path for s in draw_support(patients, 12, draw).normal]
+        if samples is whole.normal:
+            ranks = [plain.index(s.path) for s in samples[:5]]
+            assert ranks == sorted(ranks)
+    for shots in range(1, 12):
+        part = draw_support(patients, shots, draw, by_patient=True)
+        assert part == Support(whole.normal[:shots], whole.abnormal[:shots])
+
+
+def test_patients_are_found_in_file_names(domain: Domain, tmp_path: Path) -> None:
+    root = tmp_path / "eyes/Retina_OCT2017_AD"
+    for label, word in (("good", "NORMAL"), ("Ungood", "CNV")):
+        folder = root / "valid" / label / "img"
+        folder.mkdir(parents=True)
+        for patient, count in ((11, 8), (22, 1), (33, 1)):
+            for i in range(count):
+                (folder / f"{word}-{patient}-{i}.png").touch()
+    drawn = draw_support(read_domain(root), 3, by_patient=True)
+    assert {known_patient(s) for s in drawn.normal} == {"11", "22", "33"}
+    with pytest.raises(InputError, match="no patients are known"):
+        draw_support(domain, 1, by_patient=True)
+
+
+def test_hashes_are_written_and_checked(domain: Domain, tmp_path: Path) -> None:
+    support = draw_support(domain, 3)
+    write_support(support, tmp_path / "3-shot.txt")
+    records = json.loads((tmp_path / "3-shot.txt.json").read_text())
+    assert records["abnormal"] == support_hashes(support.abnormal)
+    changed = support.abnormal[1]
+    changed.path.write_bytes(b"other")
+    with pytest.raises(InputError, match=rf"1 of its files.*{changed.path.name}.*draw") as caught:
+        read_support(domain, tmp_path / "3-shot.txt")
+    assert "3-shot.txt.json" in str(caught.value)
+    changed.path.write_bytes(f"img{changed.path.stem[1:]}".encode())
+    assert read_support(domain, tmp_path / "3-shot.txt") == support
+    assert changed.mask is not None
+    changed.mask.write_bytes(b"other")
+    with pytest.raises(InputError, match=changed.path.name):
+        read_support(domain, tmp_path / "3-shot.txt")
+
+
+def test_list_and_hashes_must_agree(domain: Domain, tmp_path: Path) -> None:
+    write_support(draw_support(domain, 2), tmp_path / "list.txt")
+    (tmp_path / "list.txt").write_text("n-0: g1.png\na-0: U1.png")
+    with pytest.raises(InputError, match="other files than"):
+        read_support(domain, tmp_path / "list.txt")
+    for damaged in ("{", "[]", '{"normal": [1], "abnormal": []}', "[" * 100_000):
+        (tmp_path / "list.txt.json").write_text(damaged)
+        with pytest.raises(InputError, match=r"list\.txt\.json"):
+            read_support(domain, tmp_path / "list.txt")
+
+
+def test_names_with_spaces_in_the_json_form(domain: Domain, tmp_path: Path) -> None:
+    (domain.root / "valid/good/img/g 1.png").write_bytes(b"spaced")
+    pool = domain.pool()
+    support = Support(tuple(s for s in pool if not s.abnormal), (pool[-1],))
+    write_support(support, tmp_path / "all.json")
+    assert [p.name for p in tmp_path.iterdir() if p.is_file()] == ["all.json"]
+    assert read_support(domain, tmp_path / "all.json") == support
+    with pytest.raises(InputError, match=r"none\.json"):
+        read_support(domain, tmp_path / "none.json")
+
+
+def test_equal_names_are_told_apart_by_hash(tmp_path: Path) -> None:
+    for folder in ("p1", "p2", "p3"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "a.png").write_bytes(folder.encode())
+    rows = ["path,label", "p1/a.png,0", "p2/a.png,0", "p3/a.png,1"]
+    (tmp_path / "knee.csv").write_text("\n".join(rows))
+    domain = read_domain(tmp_path / "knee.csv")
+    pool = domain.pool()
+    support = Support((pool[1],), (pool[2],))
+    write_support(support, tmp_path / "list.txt")
+    assert read_support(domain, tmp_path / "list.txt") == support
+    (tmp_path / "list.txt.json").unlink()
+    with pytest.raises(InputError, match=r"2 files of the pool have the name a\.png"):
+        read_support(domain, tmp_path / "list.txt")
+
+
+def test_unwritable_place(domain: Domain, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(InputError, match="Cannot write"):
+        write_support(draw_support(domain, 1), tmp_path / "file/list.txt")

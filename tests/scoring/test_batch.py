@@ -2,12 +2,14 @@ import csv
 import json
 import os
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from recap.data.cases import find_cases as search_cases
 from recap.errors import InputError
-from recap.scoring.batch import COLUMNS, find_cases, score_to_folder
+from recap.scoring.batch import COLUMNS, score_to_folder
 
 
 @pytest.fixture
@@ -24,8 +26,12 @@ def images(domains, tmp_path):
     return folder
 
 
-def draw(image, prediction, path):
-    path.write_bytes(b"drawn " + str(image.size_hw).encode())
+def draw(case, prediction, path):
+    path.write_bytes(b"drawn " + str(case.images[0].size_hw).encode())
+
+
+def find_cases(paths):
+    return search_cases(paths, Path("no archives here")).cases
 
 
 @pytest.fixture
@@ -62,7 +68,7 @@ def test_rows_maps_overlays_and_manifest(few_shot, images, tmp_path):
         assert (out / row["overlay"]).read_bytes() == b"drawn (70, 70)"
     manifest = json.loads((out / "manifest.json").read_text())
     assert manifest["status"] == "complete"
-    assert manifest["images"] == {"ok": 4, "error": 1}
+    assert manifest["cases"] == {"ok": 4, "error": 1}
     assert list(manifest["errors"]) == ["broken.png"]
     assert manifest["bundle"]["fingerprint"] == few_shot.card.fingerprint
     leftovers = [path for path in out.rglob("*") if ".tmp" in path.name]

@@ -3,6 +3,7 @@ import pytest
 from PIL import Image as PillowImage
 
 import recap
+from recap.config import ReadingSettings
 from recap.scoring.detector import as_image
 
 KINDS = ["few-shot", "write-back", "normal-only", "zero-shot", "shared anchors"]
@@ -115,7 +116,7 @@ def test_a_bad_source_is_an_input_error(few_shot, tmp_path):
     with pytest.raises(recap.RecapError, match="shape"):
         few_shot.score(np.zeros((2, 3, 4, 5)))
     with pytest.raises(recap.RecapError, match=r"\(H, W\)"):
-        as_image(3.0)
+        as_image(3.0, ReadingSettings())
 
 
 @pytest.fixture(scope="module")

@@ -6,6 +6,7 @@ import sklearn.metrics
 from PIL import Image as PillowImage
 
 from recap.data.benchmark import read_domain
+from recap.data.exclusions import read_exclusions
 from recap.errors import InputError
 from recap.io import read_mask
 from recap.scoring.evaluate import evaluate
@@ -85,3 +86,22 @@ def test_progress_goes_to_the_end(few_shot, domains):
     steps = []
     evaluate(few_shot, domains[1], lambda done, total: steps.append((done, total)))
     assert steps == [(i, 6) for i in range(7)]
+
+
+def test_excluded_images_are_left_out_and_counted(few_shot, domains, copy_of, tmp_path):
+    domain = copy_of(domains[0])
+    file = tmp_path / "exclude.txt"
+    file.write_text("# reason\nBrain_AD/test/Ungood/img/test_001.png\n")
+    exclusions = read_exclusions(file)
+    without = evaluate(few_shot, domain, exclude=exclusions)
+    for kind in ("img", "anomaly_mask"):
+        (domain.root / "test" / "Ungood" / kind / "test_001.png").unlink()
+    removed = evaluate(few_shot, domain)
+    assert without.pop("excluded") == {
+        "images": 1,
+        "of": 6,
+        "list": "exclude.txt",
+        "sha256": exclusions.sha256,
+    }
+    assert removed.pop("excluded") is None
+    assert without == removed

@@ -5,6 +5,7 @@ import pytest
 import torch
 from PIL import Image as PillowImage
 
+from recap.config import ReadingSettings
 from recap.data import write_phantoms
 from recap.data.benchmark import find_domains
 from recap.errors import InputError
@@ -120,7 +121,7 @@ def test_source_means_are_the_class_means_of_all_patches(phantoms, tiny_settings
     with torch.no_grad():
         for kind in (False, True):
             chosen = [s for s in samples if s.abnormal == kind]
-            images = [zeroshot._pixels(s, 70) for s in chosen]
+            images = [zeroshot._pixels(s, 70, ReadingSettings()) for s in chosen]
             for layer in range(4):
                 for branch in (0, 1):
                     total, count = np.zeros(32), 0

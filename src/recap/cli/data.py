@@ -5,14 +5,18 @@ from typing import Annotated
 
 import typer
 
+from recap.cli import data_audit, data_check, data_prepare, data_pull, data_support
+
 app = typer.Typer(
-    no_args_is_help=True, rich_markup_mode=None, help="Make data sets to try things with."
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    help="Check, audit and prepare data sets; draw support sets; make phantoms.",
 )
-
-
-@app.callback()
-def group() -> None:
-    """Keep `recap data` a group of commands."""
+app.command("check")(data_check.check_command)
+app.command("audit")(data_audit.audit_command)
+app.command("support")(data_support.support_command)
+app.command("prepare")(data_prepare.prepare_command)
+app.command("pull")(data_pull.pull_command)
 
 
 @app.command()

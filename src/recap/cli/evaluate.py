@@ -16,22 +16,35 @@ def evaluate_command(
     json_file: Annotated[
         Path | None, typer.Option("--json", help="Also write the result to this file.")
     ] = None,
+    exclude: Annotated[
+        Path | None,
+        typer.Option(help="Test images to leave out: the exclude.txt of `recap data audit`."),
+    ] = None,
     device: Device = "auto",
     random_weights: RandomWeights = False,
 ) -> None:
     """Measure a detector on a test split: image AUROC, F1-max, AP; pixel AUROC with masks."""
     from recap.data import read_domain
+    from recap.data.exclusions import read_exclusions
     from recap.scoring.detector import load
     from recap.scoring.evaluate import evaluate
     from recap.training.devices import choose_device
 
     domain = read_domain(dataset)
+    excluded = None if exclude is None else read_exclusions(exclude)
     detector = load(bundle, str(choose_device(device)), random_weights)
     with bars() as report:
-        result = evaluate(detector, domain, lambda done, total: report("score", done, total, ""))
+        result = evaluate(
+            detector,
+            domain,
+            lambda done, total: report("score", done, total, ""),
+            exclude=excluded,
+        )
     if json_file is not None:
         json_file.parent.mkdir(parents=True, exist_ok=True)
         json_file.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+    if result["excluded"] is not None:
+        typer.echo("{images} of {of} test images excluded".format(**result["excluded"]))
     for level in ("image", "pixel"):
         for metric, value in (result[level] or {}).items():
             typer.echo(f"{level} {metric:<8} {value:.4f}")

@@ -131,7 +131,7 @@ def _few_shot(
     from recap.training.fewshot import fit_few_shot
     from recap.training.support import load_support
 
-    support = load_support(samples)
+    support = load_support(samples, settings.reading)
     return fit_few_shot(support, settings, work_dir=work_dir, device=device, progress=report)
 
 

@@ -1,48 +1,87 @@
 """`recap score`: from images to a table, maps and overlays."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from recap.cli.bars import bars
 from recap.cli.options import Device, RandomWeights
 
+if TYPE_CHECKING:
+    from recap.config import ReadingSettings
+    from recap.scoring.batch import Row
+
 
 def score_command(
     bundle: Annotated[Path, typer.Argument(help="A detector saved by `recap fit`.")],
-    paths: Annotated[list[Path], typer.Argument(help="Images, or folders of images.")],
+    paths: Annotated[
+        list[Path],
+        typer.Argument(help="Pictures, DICOM, NIfTI, NRRD, slides; folders or zips of them."),
+    ],
     out: Annotated[Path, typer.Option(help="Folder for the results.")],
+    window: Annotated[
+        str | None,
+        typer.Option(help="file, abdomen, lung, brain, bone or LOW,HIGH; else as when fitted."),
+    ] = None,
+    axis: Annotated[
+        str | None,
+        typer.Option(help="auto, axial, coronal or sagittal slices; else as when fitted."),
+    ] = None,
     device: Device = "auto",
     random_weights: RandomWeights = False,
 ) -> None:
-    """Score images: scores.csv, raw maps (.npy), overlays (.png) and manifest.json.
+    """Score images: scores.csv, raw maps, overlays (.png) and manifest.json.
 
+    The slices of a DICOM series are scored as one volume; a volume's map is a NIfTI file that lies
+    over its source, and images/ has the score of every slice.
     Files that cannot be read become rows with status=error, and the exit code is 1. Running the
     same command again scores only what is missing.
     """
-    from recap.report import overlay, save_png
-    from recap.scoring.batch import find_cases, score_to_folder
+    from tempfile import TemporaryDirectory
+
+    from recap.data.cases import find_cases
+    from recap.io import Case
+    from recap.report import case_overlay, save_png
+    from recap.scoring.batch import score_to_folder
+    from recap.scoring.cases import CasePrediction
     from recap.scoring.detector import load
     from recap.training.devices import choose_device
-    from recap.types import Image, Prediction
 
-    cases = find_cases(paths)
-    detector = load(bundle, str(choose_device(device)), random_weights)
+    with TemporaryDirectory(prefix="recap-") as scratch:
+        search = find_cases(paths, Path(scratch))
+        detector = load(bundle, str(choose_device(device)), random_weights)
 
-    def draw(image: Image, prediction: Prediction, path: Path) -> None:
-        save_png(overlay(image, prediction.map, detector.map_scale), path)
+        def draw(case: Case, prediction: CasePrediction, path: Path) -> None:
+            save_png(case_overlay(case, prediction, detector.map_scale), path)
 
-    with bars() as report:
-        rows = score_to_folder(
-            detector,
-            cases,
-            out,
-            draw,
-            lambda done, total, name: report("score", done, total, name),
-        )
+        with bars() as report:
+            rows = score_to_folder(
+                detector,
+                search.cases,
+                out,
+                draw,
+                lambda done, total, name: report("score", done, total, name),
+                _reading(detector.card.settings.reading, window, axis),
+            )
+    if search.skipped:
+        typer.echo(f"{len(search.skipped)} other files were left alone.", err=True)
+    _summarise(rows, out)
+
+
+def _reading(fitted: "ReadingSettings", window: str | None, axis: str | None) -> "ReadingSettings":
+    from recap.config import settings_from_dict
+    from recap.io.window import parse_window
+
+    given = {k: v for k, v in {"window": window, "axis": axis}.items() if v is not None}
+    if window is not None:
+        parse_window(window)  # a wrong one is told before the first file
+    return settings_from_dict({"reading": {**fitted.model_dump(), **given}}).reading
+
+
+def _summarise(rows: "list[Row]", out: Path) -> None:
     failed = [row for row in rows if row.status != "ok"]
-    typer.echo(f"{len(rows) - len(failed)} images scored, {len(failed)} failed: {out}/scores.csv")
+    typer.echo(f"{len(rows) - len(failed)} cases scored, {len(failed)} failed: {out}/scores.csv")
     for row in failed[:5]:
         typer.echo(f"  {row.error}", err=True)
     if failed:

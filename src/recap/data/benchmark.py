@@ -1,13 +1,16 @@
-"""The benchmark's folder layout: one folder per domain, a labelled pool and a test split."""
+"""Labelled data sets: the benchmark's layouts, plain folders and CSV manifests as one `Domain`."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
-from recap.data.folder import SUFFIXES, match_masks, name_some, natural_key
+from recap.data.folder import is_image, match_masks, name_some, natural_key, walk
+from recap.data.manifest import Split, manifest_samples
 from recap.errors import InputError
 from recap.types import Sample
 
+Layout = Literal["benchmark", "folders", "manifest"]
 PAPER_NAMES = {
     "Brain": "BrainMRI",
     "Liver": "LiverCT",
@@ -17,48 +20,76 @@ PAPER_NAMES = {
     "Histopathology": "HIS",
 }
 MASK_FOLDERS = ("anomaly_mask", "label")
-EXPECTED_TREE = """Expected:
-  <Name>_AD/
-    valid/  the labelled pool          test/  the test split
-      good/img/*                         good/img/*
-      Ungood/img/*                       Ungood/img/*
-      Ungood/anomaly_mask/*              Ungood/anomaly_mask/*   (masks: if there are any)"""
+SPLIT_FOLDERS: dict[Split, str] = {"train": "train", "pool": "valid", "test": "test"}
+EXPECTED = (
+    "Expected NAME_AD/{valid,test}/{good,Ungood}/img/ with masks, if any, in Ungood/anomaly_mask/ "
+    "or Ungood/label/; or the folders normal/, abnormal/ and masks/; or a .csv manifest with the "
+    "columns path, label, mask, patient, split."
+)
+
+
+@dataclass(frozen=True)
+class Listing:
+    """The files of one split, before masks are matched to abnormal images."""
+
+    normal: list[Path]
+    abnormal: list[Path]
+    mask_folders: list[Path]
 
 
 @dataclass(frozen=True)
 class Domain:
-    """One dataset of the benchmark, such as Brain, in the folder `root`."""
+    """One data set, such as Brain; `root` is its folder or its manifest."""
 
     name: str
     root: Path
+    layout: Layout = "benchmark"
+
+    def train(self) -> list[Sample]:
+        """Read the further normals of `train/`; an empty list where there is no such split."""
+        return self._read("train")
 
     def pool(self) -> list[Sample]:
-        """Read the labelled pool (`valid/`) that supports are drawn from, normals first."""
-        return self._split("valid")
+        """Read the labelled pool that supports are drawn from (`valid/`), normals first."""
+        return self._read("pool")
 
     def test(self) -> list[Sample]:
         """Read the test split, normals first."""
-        return self._split("test")
+        return self._read("test")
 
-    def _split(self, split: str) -> list[Sample]:
-        folder = self.root / split
-        good, ungood = _images(folder / "good"), _images(folder / "Ungood")
-        if not good and not ungood:
-            raise InputError(f"{folder}: no images of this split of {self.name}.\n{EXPECTED_TREE}")
-        masks = _masks(ungood, folder / "Ungood")
-        return [Sample(path, abnormal=False, domain=self.name) for path in good] + [
-            Sample(path, abnormal=True, mask=masks.get(path), domain=self.name) for path in ungood
+    def _read(self, split: Split) -> list[Sample]:
+        if self.layout == "manifest":
+            return manifest_samples(self.root, split, self.name)
+        files = list_split(self.root, self.layout, split)
+        if not files.normal and not files.abnormal and split != "train":
+            raise InputError(_no_images(self, split))
+        masks = _match(files) if files.abnormal else {}
+        return [Sample(path, abnormal=False, domain=self.name) for path in files.normal] + [
+            Sample(path, abnormal=True, mask=masks.get(path), domain=self.name)
+            for path in files.abnormal
         ]
 
 
 def read_domain(path: Path) -> Domain:
-    """Open one domain folder, named `<Name>_AD` or `<Name>`."""
+    """Open one data set: a folder of any known layout, or a CSV manifest."""
     path = Path(path)
-    if not path.is_dir():
-        raise InputError(f"{path}: there is no such folder.\n{EXPECTED_TREE}")
-    if not _is_domain(path):
-        raise InputError(f"{path}: not a domain of the benchmark's layout.\n{EXPECTED_TREE}")
-    return Domain(path.resolve().name.removesuffix("_AD"), path)
+    if not path.exists():
+        raise InputError(f"{path}: there is no such folder or file. {EXPECTED}")
+    layout = layout_of(path)
+    if layout is None:
+        raise InputError(f"{path}: not a data set of a known layout. {EXPECTED}")
+    name = path.resolve().stem if layout == "manifest" else path.resolve().name
+    return Domain(name.removesuffix("_AD"), path, layout)
+
+
+def layout_of(path: Path) -> Layout | None:
+    """Tell the layout of a folder or file; None where it is no data set."""
+    if path.is_file():
+        return "manifest" if path.suffix.lower() == ".csv" else None
+    labels = (path / split / label for split in ("valid", "test") for label in ("good", "Ungood"))
+    if any(folder.is_dir() for folder in labels):
+        return "benchmark"
+    return "folders" if any((path / kind).is_dir() for kind in ("normal", "abnormal")) else None
 
 
 def find_domains(root: Path) -> list[Domain]:
@@ -68,23 +99,43 @@ def find_domains(root: Path) -> list[Domain]:
     change every average without a word.
     """
     root = Path(root)
-    if not root.is_dir():
+    if not root.exists():
         raise InputError(f"{root}: there is no such folder. Give the one that holds the domains.")
-    if _is_domain(root):
+    if layout_of(root) or root.is_file():
         return [read_domain(root)]
-    domains = [
-        read_domain(folder)
-        for folder in root.iterdir()
-        if folder.is_dir() and (folder.name.endswith("_AD") or _is_domain(folder))
-    ]
+    domains = [read_domain(folder) for folder in domain_folders(root)]
     if not domains:
-        raise InputError(f"{root}: no domains in this folder.\n{EXPECTED_TREE}")
+        raise InputError(f"{root}: no domains in this folder. {EXPECTED}")
     doubled = {d.name for d in domains if sum(d.name == other.name for other in domains) > 1}
     if doubled:
         raise InputError(f"{root}: more than one folder for {', '.join(sorted(doubled))}.")
+    return sorted(domains, key=lambda domain: paper_order(domain.name))
+
+
+def domain_folders(root: Path) -> list[Path]:
+    """The folders in a folder that are domains, or are named as if they were."""
+    folders = sorted(folder for folder in root.iterdir() if folder.is_dir())
+    return [folder for folder in folders if folder.name.endswith("_AD") or layout_of(folder)]
+
+
+def paper_order(name: str) -> tuple[int, str]:
+    """Sort key: the paper's domains in its order, then the others by name."""
     order = list(PAPER_NAMES)
-    return sorted(
-        domains, key=lambda d: (order.index(d.name) if d.name in order else len(order), d.name)
+    return (order.index(name) if name in order else len(order), name)
+
+
+def list_split(root: Path, layout: Layout, split: Split) -> Listing:
+    """List the images of a split and find its mask folders; what is not there is empty."""
+    if layout == "folders":
+        return _list_folders(root) if split == "pool" else Listing([], [], [])
+    folder = root / SPLIT_FOLDERS[split]
+    if split == "train":
+        return Listing(_images(folder / "good"), [], [])
+    masks = [folder / "Ungood" / name for name in MASK_FOLDERS]
+    return Listing(
+        normal=_images(folder / "good"),
+        abnormal=_images(folder / "Ungood"),
+        mask_folders=[mask for mask in masks if mask.is_dir()],
     )
 
 
@@ -94,12 +145,13 @@ def has_masks(samples: Sequence[Sample]) -> bool:
     return bool(abnormal) and all(sample.mask is not None for sample in abnormal)
 
 
-def _is_domain(path: Path) -> bool:
-    return any(
-        (path / split / label).is_dir()
-        for split in ("valid", "test")
-        for label in ("good", "Ungood")
+def _list_folders(root: Path) -> Listing:
+    normal, abnormal = (
+        sorted(filter(is_image, walk(root / name)), key=natural_key)
+        for name in ("normal", "abnormal")
     )
+    masks = root / "masks"
+    return Listing(normal, abnormal, [masks] if masks.is_dir() else [])
 
 
 def _images(label_folder: Path) -> list[Path]:
@@ -107,16 +159,25 @@ def _images(label_folder: Path) -> list[Path]:
     folder = label_folder / "img" if (label_folder / "img").is_dir() else label_folder
     if not folder.is_dir():
         return []
-    found = [
-        file
-        for file in folder.iterdir()
-        if file.suffix.lower() in SUFFIXES and not file.name.startswith(".")
-    ]
+    found = [f for f in folder.iterdir() if not f.name.startswith(".") and is_image(f)]
     return sorted(found, key=natural_key)
 
 
-def _masks(images: list[Path], ungood: Path) -> dict[Path, Path]:
-    folders = [ungood / name for name in MASK_FOLDERS if (ungood / name).is_dir()]
-    if len(folders) > 1:
-        raise InputError(f"{ungood}: has several mask folders ({name_some(folders)}). Keep one.")
-    return match_masks(images, folders[0]) if folders else {}
+def _match(files: Listing) -> dict[Path, Path]:
+    if len(files.mask_folders) > 1:
+        raise InputError(
+            f"{files.mask_folders[0].parent}: has several mask folders "
+            f"({name_some(files.mask_folders)}). Keep one."
+        )
+    return match_masks(files.abnormal, files.mask_folders[0]) if files.mask_folders else {}
+
+
+def _no_images(domain: Domain, split: Split) -> str:
+    if domain.layout == "folders" and split == "test":
+        return (
+            f"{domain.root}: normal/ and abnormal/ are all pool, so there is no test split. "
+            "List the files in a .csv manifest with a split column, or use the folders "
+            "{valid,test}/{good,Ungood}/img/."
+        )
+    where = domain.root / SPLIT_FOLDERS[split] if domain.layout == "benchmark" else domain.root
+    return f"{where}: no images of the {split} split of {domain.name}. {EXPECTED}"

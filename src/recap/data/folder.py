@@ -2,15 +2,29 @@
 
 import os
 import re
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from recap.errors import InputError
 from recap.types import Sample
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp", ".webp")
+DICOM_SUFFIXES = (".dcm", ".dicom")
 MASK_ENDINGS = ("", "_mask", "-mask")
+_DICOM_PREAMBLE_BYTES = 128
+
+
+@dataclass(frozen=True)
+class MaskPairs:
+    """Images and masks matched by name, with all that could not be matched."""
+
+    matched: dict[Path, Path]
+    unmatched: list[Path]
+    ambiguous: dict[Path, list[Path]]
+    """Images with several masks, or that share their name and mask with another image."""
+    orphans: list[Path]
 
 
 def natural_key(path: Path) -> tuple[list[tuple[int, str]], str]:
@@ -20,45 +34,70 @@ def natural_key(path: Path) -> tuple[list[tuple[int, str]], str]:
     return numbered, str(path)
 
 
+def is_raster(path: Path) -> bool:
+    """Tell by its suffix whether a file is a picture, which masks must be."""
+    return path.suffix.lower() in SUFFIXES
+
+
+def is_image(path: Path) -> bool:
+    """Tell whether a file is a picture or, by its suffix or content, a DICOM image."""
+    suffix = path.suffix.lower()
+    if suffix in (*SUFFIXES, *DICOM_SUFFIXES):
+        return True
+    # Scanners name files by UIDs: what follows the last dot is a number, not a suffix.
+    return (not suffix or suffix[1:].isdecimal()) and _is_dicom(path)
+
+
 def list_images(path: Path) -> list[Path]:
     """List the image files under a folder, naturally sorted; a file stands for itself."""
-    path = Path(path)
-    if path.is_file():
-        return [path]
-    if not path.is_dir():
-        raise InputError(f"{path}: there is no such file or folder.")
-    found = [file for file in _walk(path) if file.suffix.lower() in SUFFIXES]
-    if not found:
-        raise InputError(f"{path}: no images in this folder. Looked for {' '.join(SUFFIXES)}.")
-    return sorted(found, key=natural_key)
+    return _list(Path(path), is_image, (*SUFFIXES, *DICOM_SUFFIXES))
+
+
+def list_masks(path: Path) -> list[Path]:
+    """List the pictures under a folder of masks, naturally sorted."""
+    return _list(Path(path), is_raster, SUFFIXES)
+
+
+def pair_masks(images: Sequence[Path], masks: Sequence[Path]) -> MaskPairs:
+    """Find each image's mask: the same stem, or the stem with _mask or -mask behind it."""
+    by_stem: dict[str, list[Path]] = defaultdict(list)
+    for mask in masks:
+        by_stem[mask.stem].append(mask)
+    shared = Counter(image.stem for image in images)
+    pairs = MaskPairs({}, [], {}, [])
+    claimed: set[Path] = set()
+    for image in images:
+        found = [mask for ending in MASK_ENDINGS for mask in by_stem.get(image.stem + ending, ())]
+        claimed.update(found)
+        if not found:
+            pairs.unmatched.append(image)
+        elif len(found) > 1 or shared[image.stem] > 1:
+            pairs.ambiguous[image] = found
+        else:
+            pairs.matched[image] = found[0]
+    pairs.orphans.extend(mask for mask in masks if mask not in claimed)
+    return pairs
 
 
 def match_masks(images: Sequence[Path], masks: Path) -> dict[Path, Path]:
-    """Find each image's mask: the same stem, or the stem with _mask or -mask behind it."""
-    files = list_images(masks)
-    by_stem = _unique_by_stem(files, "masks")
-    _unique_by_stem(images, "images")
-    matched, unmatched = {}, []
-    for image in images:
-        found = [by_stem[s] for e in MASK_ENDINGS if (s := image.stem + e) in by_stem]
-        if len(found) > 1:
-            raise InputError(f"{image}: has {len(found)} masks ({name_some(found)}). Keep one.")
-        if found:
-            matched[image] = found[0]
-        else:
-            unmatched.append(image)
-    if unmatched:
+    """Match every image to its mask in a folder; whatever does not fit is an error."""
+    files = list_masks(masks)
+    _refuse_equal_names(files, "masks")
+    _refuse_equal_names(images, "images")
+    pairs = pair_masks(images, files)
+    for image, found in pairs.ambiguous.items():
+        raise InputError(f"{image}: has {len(found)} masks ({name_some(found)}). Keep one.")
+    if pairs.unmatched:
         raise InputError(
-            f"{masks}: no mask for {len(unmatched)} of {len(images)} images "
-            f"({name_some(unmatched)}). A mask has its image's name, or that name and _mask."
+            f"{masks}: no mask for {len(pairs.unmatched)} of {len(images)} images "
+            f"({name_some(pairs.unmatched)}). A mask has its image's name, or that name and _mask."
         )
-    orphans = sorted(set(files) - set(matched.values()), key=natural_key)
-    if orphans:
+    if pairs.orphans:
         raise InputError(
-            f"{masks}: {len(orphans)} masks belong to no image ({name_some(orphans)}). "
+            f"{masks}: {len(pairs.orphans)} masks belong to no image ({name_some(pairs.orphans)}). "
             "Add their images or remove them."
         )
-    return matched
+    return pairs.matched
 
 
 def folder_samples(
@@ -90,7 +129,7 @@ def name_some(paths: Sequence[Path], most: int = 5) -> str:
     return names if len(paths) <= most else f"{names}, and {len(paths) - most} more"
 
 
-def _walk(root: Path) -> Iterable[Path]:
+def walk(root: Path) -> Iterable[Path]:
     """Yield visible files; linked folders are followed, but none is entered twice."""
     seen = set()
     for folder, subfolders, files in os.walk(root, followlinks=True):
@@ -103,14 +142,36 @@ def _walk(root: Path) -> Iterable[Path]:
         yield from (Path(folder) / name for name in files if not name.startswith("."))
 
 
-def _unique_by_stem(files: Sequence[Path], kind: str) -> dict[str, Path]:
+def _is_dicom(path: Path) -> bool:
+    # DICOMDIR is a table of contents, without pixels; opening a pipe would wait for ever.
+    if path.name == "DICOMDIR" or not path.is_file():
+        return False
+    try:
+        with path.open("rb") as stream:
+            stream.seek(_DICOM_PREAMBLE_BYTES)
+            return stream.read(4) == b"DICM"
+    except OSError:
+        return False
+
+
+def _list(path: Path, wanted: Callable[[Path], bool], suffixes: Sequence[str]) -> list[Path]:
+    if path.is_file():
+        return [path]
+    if not path.is_dir():
+        raise InputError(f"{path}: there is no such file or folder.")
+    found = [file for file in walk(path) if wanted(file)]
+    if not found:
+        raise InputError(f"{path}: no images in this folder. Looked for {' '.join(suffixes)}.")
+    return sorted(found, key=natural_key)
+
+
+def _refuse_equal_names(files: Sequence[Path], kind: str) -> None:
     twice = {stem for stem, count in Counter(file.stem for file in files).items() if count > 1}
     if twice:
         shown = name_some([file for file in files if file.stem in twice])
         raise InputError(
             f"Several {kind} share a name ({shown}), so masks cannot be matched. Rename them."
         )
-    return {file.stem: file for file in files}
 
 
 def _expand(paths: Path | Sequence[Path]) -> list[Path]:

@@ -1,16 +1,29 @@
 """Support sets: published lists read as they are, and draws that any machine repeats."""
 
 import hashlib
+import json
 import re
-from collections.abc import Sequence
+import secrets
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from recap.data.benchmark import Domain
+from recap.data.patients import patient_of
 from recap.errors import InputError, SettingsError
+from recap.fetch import sha256_of
 from recap.types import CLASSES, Sample
 
 _LINE = re.compile(r"([na])-0:(.*)")
+_LETTERS = dict(zip("na", CLASSES, strict=True))
+
+Names = dict[str, list[str]]
+"""File names of each class, in the order of the list."""
+Records = dict[str, list[dict[str, str | None]]]
+"""What the JSON form keeps of each file: name, label and hashes."""
 
 
 @dataclass(frozen=True)
@@ -22,62 +35,73 @@ class Support:
 
 
 def read_support(domain: Domain, file: Path) -> Support:
-    """Read a list of lines `n-0: f1 f2 …` and `a-0: …` against the domain's pool, in its order."""
-    names = _parse(Path(file))
-    pool = domain.pool()
-    by_class = {
-        letter: {sample.path.name: sample for sample in pool if sample.abnormal == (letter == "a")}
-        for letter in "na"
-    }
-    missing = [name for letter in "na" for name in names[letter] if name not in by_class[letter]]
-    if missing:
-        shown = ", ".join(missing[:5]) + (", …" if len(missing) > 5 else "")
+    """Read a support list against the domain's pool, in its order.
+
+    The list has the lines `n-0: f1 f2 …` and `a-0: …`, or is the JSON form that `write_support`
+    makes. Where the JSON form lies beside the list, changed files are refused by name.
+    """
+    file = Path(file)
+    twin = file if file.suffix.lower() == ".json" else _twin(file)
+    records = _parse_json(twin) if twin.exists() or twin == file else None
+    names = _names(records) if records and twin == file else _parse(file)
+    if records and _names(records) != names:
         raise InputError(
-            f"{file}: {len(missing)} of its files are not in the pool {domain.root / 'valid'} "
-            f"({shown}). Use the list made for this dataset, or draw a support set."
+            f"{file}: lists other files than {twin.name} beside it. Remove the one that is wrong."
         )
-    return Support(
-        normal=tuple(by_class["n"][name] for name in names["n"]),
-        abnormal=tuple(by_class["a"][name] for name in names["a"]),
-    )
+    candidates = _find_in_pool(domain, names, file)
+    if records:
+        return _build(_unchanged(candidates, records, twin))
+    for found in (c for label in CLASSES for c in candidates[label]):
+        if len(found) > 1:
+            raise InputError(
+                f"{file}: {len(found)} files of the pool have the name {found[0].path.name}. "
+                "Use the JSON form of the list, which knows their hashes."
+            )
+    return _build({label: [found[0] for found in candidates[label]] for label in CLASSES})
 
 
-def draw_support(domain: Domain, shots: int, draw: int = 0) -> Support:
+def draw_support(domain: Domain, shots: int, draw: int = 0, *, by_patient: bool = False) -> Support:
     """Draw `shots` images of each class; smaller draws are the start of larger ones.
 
     The order is that of the SHA-256 of "<draw>:<file name>", so it depends on no random
-    generator, seed or file system.
+    generator, seed or file system. With `by_patient` no patient gives a class a second image
+    before every patient of the class has given one.
     """
     if shots < 1:
         raise SettingsError(f"shots must be at least 1, not {shots}.")
     pool = domain.pool()
-    drawn = []
-    for abnormal in (False, True):
-        samples = [sample for sample in pool if sample.abnormal == abnormal]
+    drawn = {}
+    for abnormal, label in enumerate(CLASSES):
+        samples = [sample for sample in pool if sample.abnormal == bool(abnormal)]
         if len(samples) < shots:
             raise InputError(
-                f"{domain.root / 'valid'}: the pool has {len(samples)} {CLASSES[abnormal]} images, "
+                f"{domain.root}: the pool has {len(samples)} {label} images, "
                 f"fewer than the {shots} asked for. Use fewer shots."
             )
         samples.sort(key=lambda sample: _rank(draw, sample))
-        drawn.append(tuple(samples[:shots]))
-    return Support(normal=drawn[0], abnormal=drawn[1])
+        drawn[label] = (_in_rounds(samples, domain) if by_patient else samples)[:shots]
+    return _build(drawn)
+
+
+def known_patient(sample: Sample) -> str:
+    """Whom a sample shows, by its manifest or else its file name; empty where neither says."""
+    return sample.patient or patient_of(sample.path, sample.domain)
 
 
 def write_support(support: Support, file: Path) -> None:
-    """Write a support set in the published format."""
-    lines = []
-    for letter, samples in (("n", support.normal), ("a", support.abnormal)):
-        names = [sample.path.name for sample in samples]
-        spaced = [name for name in names if name.split() != [name]]
-        if spaced:
-            raise InputError(
-                f"{spaced[0]!r}: the list separates names by spaces. Rename the file without any."
-            )
-        lines.append(" ".join([f"{letter}-0:", *names]))
+    """Write a support set in the published format, with its hashes in `<file>.json` beside it.
+
+    A file named `.json` gets the JSON form alone, which may hold names with spaces.
+    """
     file = Path(file)
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    only_json = file.suffix.lower() == ".json"
+    text = "" if only_json else _as_list(support)
+    records = {"normal": support_hashes(support.normal)}
+    records["abnormal"] = support_hashes(support.abnormal)
+    # Hashes first: a list without them would pass unchecked, if the second write fails.
+    _write(file if only_json else _twin(file), json.dumps(records, indent=2) + "\n")
+    if not only_json:
+        _write(file, text)
 
 
 def support_hashes(samples: Sequence[Sample]) -> list[dict[str, str | None]]:
@@ -93,25 +117,144 @@ def support_hashes(samples: Sequence[Sample]) -> list[dict[str, str | None]]:
     ]
 
 
-def _parse(file: Path) -> dict[str, list[str]]:
-    try:
-        text = file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{file}: the support list cannot be read ({error}).") from error
-    names: dict[str, list[str]] = {}
-    for line in filter(None, map(str.strip, text.splitlines())):
+def _twin(file: Path) -> Path:
+    return file.with_name(file.name + ".json")
+
+
+def _names(records: Records) -> Names:
+    return {label: [str(record["name"]) for record in records[label]] for label in CLASSES}
+
+
+def _build(chosen: dict[str, list[Sample]]) -> Support:
+    return Support(normal=tuple(chosen["normal"]), abnormal=tuple(chosen["abnormal"]))
+
+
+def _parse(file: Path) -> Names:
+    names: Names = {}
+    for line in filter(None, map(str.strip, _read(file).splitlines())):
         match = _LINE.fullmatch(line)
-        if match is None or match[1] in names:
+        if match is None or _LETTERS[match[1]] in names:
             raise InputError(
                 f"{file}: unexpected line {line[:40]!r}. "
                 "Expected one line 'n-0: file file …' and one line 'a-0: file file …'."
             )
-        names[match[1]] = match[2].split()
-        if len(set(names[match[1]])) < len(names[match[1]]):
+        listed = names[_LETTERS[match[1]]] = match[2].split()
+        # A list with its JSON form beside it may name two files of different folders.
+        if len(set(listed)) < len(listed) and not _twin(file).exists():
             raise InputError(f"{file}: the {match[1]}-0 line names a file twice.")
-    if names.keys() != {"n", "a"}:
+    if names.keys() != set(CLASSES):
         raise InputError(f"{file}: needs a line that starts with n-0: and one with a-0:.")
     return names
+
+
+def _parse_json(file: Path) -> Records:
+    try:
+        content: Any = json.loads(_read(file))
+        records = {label: list(content[label]) for label in CLASSES}
+        complete = all(
+            isinstance(record["name"], str) and isinstance(record["sha256"], str)
+            for label in CLASSES
+            for record in records[label]
+        )
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise InputError(f"{file}: not a support set as `recap data support` writes it.") from error
+    if not complete:
+        raise InputError(f"{file}: a file is without name or sha256. Draw the support set again.")
+    return records
+
+
+def _read(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{file}: the support list cannot be read ({error}).") from error
+
+
+def _find_in_pool(domain: Domain, names: Names, file: Path) -> dict[str, list[list[Sample]]]:
+    """All files of the pool that have each listed name, in the order of the list."""
+    by_name: dict[tuple[str, str], list[Sample]] = defaultdict(list)
+    for sample in domain.pool():
+        by_name[CLASSES[sample.abnormal], sample.path.name].append(sample)
+    missing = [name for label in CLASSES for name in names[label] if (label, name) not in by_name]
+    if missing:
+        shown = ", ".join(missing[:5]) + (", …" if len(missing) > 5 else "")
+        raise InputError(
+            f"{file}: {len(missing)} of its files are not in the pool of {domain.root} "
+            f"({shown}). Use the list made for this dataset, or draw a support set."
+        )
+    return {label: [by_name[label, name] for name in names[label]] for label in CLASSES}
+
+
+def _unchanged(
+    candidates: dict[str, list[list[Sample]]], records: Records, file: Path
+) -> dict[str, list[Sample]]:
+    """The files that still have the hashes of the list; others are refused by name."""
+    chosen: dict[str, list[Sample]] = {label: [] for label in CLASSES}
+    changed = []
+    for label in CLASSES:
+        for found, record in zip(candidates[label], records[label], strict=True):
+            same = [s for s in found if s not in chosen[label] and _has_hashes(s, record)]
+            chosen[label].extend(same[:1])
+            changed.extend([] if same else [str(found[0].path)])
+    if changed:
+        shown = ", ".join(changed[:5]) + (", …" if len(changed) > 5 else "")
+        raise InputError(
+            f"{file}: {len(changed)} of its files, or their masks, have changed since it was "
+            f"written ({shown}). Restore them, or draw the support set again."
+        )
+    return chosen
+
+
+def _has_hashes(sample: Sample, record: dict[str, str | None]) -> bool:
+    (now,) = support_hashes([sample])
+    return all(now[key] == record.get(key) for key in ("sha256", "mask_sha256"))
+
+
+def _in_rounds(ranked: Sequence[Sample], domain: Domain) -> list[Sample]:
+    """Reorder so that each patient's first image comes before any patient's second."""
+    patients = [known_patient(sample) for sample in ranked]
+    if not any(patients):
+        raise InputError(
+            f"{domain.root}: no patients are known. Name them in the patient column of a manifest, "
+            "or draw without regard to patients."
+        )
+    given: Counter[str] = Counter()
+    rounds = []
+    for index, patient in enumerate(patients):
+        # An image of nobody known counts as a patient of its own.
+        rounds.append((given[patient] if patient else 0, index))
+        given[patient] += 1
+    return [ranked[index] for _, index in sorted(rounds)]
+
+
+def _as_list(support: Support) -> str:
+    lines = []
+    for letter, samples in (("n", support.normal), ("a", support.abnormal)):
+        names = [sample.path.name for sample in samples]
+        _refuse_spaces(names)
+        lines.append(" ".join([f"{letter}-0:", *names]))
+    return "\n".join(lines) + "\n"
+
+
+def _refuse_spaces(names: Iterable[str]) -> None:
+    for name in names:
+        if name.split() != [name]:
+            raise InputError(
+                f"{name!r}: the list separates names by spaces. "
+                "Save the support set to a file that ends in .json."
+            )
+
+
+def _write(file: Path, text: str) -> None:
+    partial = file.with_name(f".{secrets.token_hex(8)}.partial")
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        partial.write_text(text, encoding="utf-8")
+        partial.replace(file)
+    except OSError as error:
+        with suppress(OSError):
+            partial.unlink()
+        raise InputError(f"Cannot write {file}: {error.strerror}. Choose another place.") from error
 
 
 def _rank(draw: int, sample: Sample) -> bytes:
@@ -120,7 +263,6 @@ def _rank(draw: int, sample: Sample) -> bytes:
 
 def _sha256(path: Path) -> str:
     try:
-        with path.open("rb") as stream:
-            return hashlib.file_digest(stream, "sha256").hexdigest()
+        return sha256_of(path)
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error}).") from error

@@ -10,15 +10,16 @@ import tarfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, TypeVar
+from typing import IO, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image as PillowImage
 
 from recap.errors import InputError
-from recap.extras import require
-from recap.types import BoolArray, FloatArray
+from recap.io.nrrd import read_nrrd
+from recap.io.window import apply_window
+from recap.types import BoolArray, FloatArray, Window
 
 SDIST = ("pyradiomics", "3.0.1")
 SDIST_SHA256 = "47c57f441d6cb7973fa3b2ea48d3948df78e3348e1c69e1e2ff19001601fc2f5"
@@ -38,6 +39,8 @@ VOLUMES_SHA256 = {
 GAP_SLICES = 2
 LEAST_EXTENT = 0.6
 LEAST_LESION_PX = 30
+# Least cosine between a stored axis and one of the body: slices of tilted volumes show neither.
+MOST_OBLIQUE = 0.95
 
 T = TypeVar("T")
 Progress = Callable[[str], None]
@@ -53,7 +56,7 @@ class Case:
     """
 
     name: str
-    window: tuple[float, float] | None
+    window: Window | None
     organ: tuple[float, float]
     below: int | None = None
 
@@ -124,7 +127,7 @@ def _write_case(case: Case, folder: Path, out: Path) -> Path:
         raise InputError(
             f"{folder / case.name}: image {image.shape} and label {label.shape} differ in size."
         )
-    windowed = _apply_window(image, case.window)
+    windowed = apply_window(image, case.window or _tissue_window(image))
     normal, abnormal = choose_slices(case, windowed, label)
     grey = np.rint(windowed * 255).astype(np.uint8)
     for kind, numbers in (("normal", normal), ("abnormal", abnormal)):
@@ -139,36 +142,19 @@ def _save(volume: NDArray[np.uint8], numbers: list[int], folder: Path) -> None:
         PillowImage.fromarray(volume[k]).save(folder / f"{k:03d}.png")
 
 
-def _apply_window(image: NDArray[Any], window: tuple[float, float] | None) -> FloatArray:
-    """Bring a volume to 0..1 by one window for all of its slices."""
-    if window is None:
-        tissue = image[image > 0.05 * image.max()]
-        window = (0.0, float(np.percentile(tissue, 97)))
-    low, high = window
-    return np.clip((image.astype(np.float32) - low) / (high - low), 0, 1)
+def _tissue_window(image: FloatArray) -> Window:
+    """From 0 to the brightest tissue, without the rare voxels above it."""
+    tissue = image[image > np.float64(0.05 * float(image.max()))]
+    return 0.0, float(np.percentile(tissue.astype(np.float64), 97))
 
 
-def _read_axial(path: Path) -> NDArray[Any]:
-    """Read a volume as (slices, rows, columns), seen from the feet with the front at the top.
-
-    Slices go from the feet up, rows from front to back, columns from the patient's right to left.
-    """
-    nrrd = require("nrrd", "volumes")
-    try:
-        volume, header = nrrd.read(str(path))
-        directions = np.asarray(header["space directions"], dtype=float)
-        space = str(header["space"]).split("-")
-    # A damaged file meets the parser, zlib or numpy, each with errors of its own.
-    except Exception as error:
-        raise InputError(f"{path}: the volume cannot be read ({error}). Fetch it again.") from error
-    lps = np.array([-1 if s in ("right", "anterior", "inferior") else 1 for s in space])
-    towards = directions * lps  # one row for each stored axis, in left, posterior, superior
-    main = np.abs(towards).argmax(axis=1)
-    lengths = np.linalg.norm(towards, axis=1)
-    if sorted(main) != [0, 1, 2] or (np.abs(towards).max(axis=1) < 0.95 * lengths).any():
+def _read_axial(path: Path) -> FloatArray:
+    """Read a volume as (slices, rows, columns), seen from the feet with the front at the top."""
+    volume = read_nrrd(path, "axial")
+    steps = np.abs(volume.grid.affine_ras[:3, :3])
+    if (steps.max(axis=0) < MOST_OBLIQUE * np.linalg.norm(steps, axis=0)).any():
         raise InputError(f"{path}: the volume is not cut along the axes of the body.")
-    back = tuple(axis for axis in range(3) if towards[axis, main[axis]] < 0)
-    return np.asarray(np.flip(volume, back).transpose(np.argsort(main)[::-1]))
+    return volume.values
 
 
 def _unpack(archive: Path, wanted: dict[str, str], folder: Path) -> None:

@@ -28,7 +28,7 @@ _TIFF_BITS, _TIFF_PHOTOMETRIC = 258, 262
 _quiet = threading.Lock()
 
 
-def read_image(path: str | Path) -> Image:
+def read_raster(path: str | Path) -> Image:
     """Read one raster file as grey (H, W) or RGB (H, W, 3), float32 in 0..1."""
     return Image(_to_unit(_read_values(Path(path)), str(path)), str(path))
 

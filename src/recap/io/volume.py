@@ -22,6 +22,8 @@ from recap.types import FloatArray, Geometry, Identity, Image, Window
 Affine = NDArray[np.float64]
 # Where slices, rows and columns run to: R, A and S are the positive directions.
 FRAMES = {"auto": "SPL", "axial": "SPL", "coronal": "PIL", "sagittal": "LIP"}
+# By the body axis that the slices follow: right, anterior, superior.
+_CUT_ACROSS: tuple[Axis, Axis, Axis] = ("sagittal", "coronal", "axial")
 _DIRECTIONS = {"R": (0, 1), "L": (0, -1), "A": (1, 1), "P": (1, -1), "S": (2, 1), "I": (2, -1)}
 
 
@@ -96,14 +98,20 @@ class Volume:
 
 
 def grid_for(shape: tuple[int, ...], affine_ras: Affine, axis: Axis, source: str) -> Grid:
-    """The grid that cuts a stored array (i, j, k) along an axis of the body."""
+    """The grid that cuts a stored array (i, j, k) along an axis of the body.
+
+    What is one voxel thick is a single slice, whichever axis was asked for.
+    """
     if len(shape) != 3 or min(shape) < 1:
         raise InputError(f"{source}: a volume has three axes, but this one has shape {shape}.")
     directions = affine_ras[:3, :3]
-    if not np.isfinite(affine_ras).all() or abs(np.linalg.det(directions)) < 1e-12:
-        raise InputError(f"{source}: its affine is not invertible, so it has no place in space.")
+    if not _spans_space(affine_ras):
+        raise InputError(
+            f"{source}: its affine is not invertible, so it has no place in space. Set its "
+            "orientation and spacing, or export it again."
+        )
     nearest = nearest_axes(directions)
-    wanted = [_DIRECTIONS[letter] for letter in FRAMES[axis]]
+    wanted = [_DIRECTIONS[letter] for letter in _frame(shape, nearest, axis)]
     slices, rows, columns = (nearest.index(body) for body, _ in wanted)
     flipped = [
         bool(directions[body, stored] * sign < 0)
@@ -115,6 +123,22 @@ def grid_for(shape: tuple[int, ...], affine_ras: Affine, axis: Axis, source: str
         (slices, rows, columns),
         (flipped[0], flipped[1], flipped[2]),
     )
+
+
+def _spans_space(affine_ras: Affine) -> bool:
+    """Whether the three steps are finite and point apart, however small they are."""
+    if not np.isfinite(affine_ras).all():
+        return False
+    lengths = np.linalg.norm(affine_ras[:3, :3], axis=0)
+    if not (np.isfinite(lengths).all() and lengths.min() > 0):
+        return False
+    return bool(abs(np.linalg.det(affine_ras[:3, :3] / lengths)) > 1e-6)
+
+
+def _frame(shape: tuple[int, ...], nearest: list[int], axis: Axis) -> str:
+    if sorted(shape)[:2].count(1) != 1:
+        return FRAMES[axis]
+    return FRAMES[_CUT_ACROSS[nearest[shape.index(1)]]]
 
 
 def nearest_axes(directions: Affine) -> list[int]:

@@ -1,5 +1,6 @@
 """Pictures and pages to look at."""
 
+from recap.report.case_overlay import case_overlay
 from recap.report.html import Report, ReportRow, write_report
 from recap.report.overlay import (
     as_picture,
@@ -15,6 +16,7 @@ __all__ = [
     "Report",
     "ReportRow",
     "as_picture",
+    "case_overlay",
     "colourise",
     "encode_png",
     "legend",

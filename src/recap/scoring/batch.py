@@ -1,7 +1,8 @@
-"""Scoring many files into a folder: a table, raw maps, overlays and a manifest.
+"""Scoring many cases into a folder: a table, raw maps, overlays and a manifest.
 
-A file that cannot be read becomes a row with its reason. A row is written as soon as its image is
-done, so an interrupted run goes on where it stopped.
+A case that cannot be read becomes a row with its reason. A row is written as soon as its case is
+done, and the images of a volume or slide are kept one by one, so an interrupted run goes on where
+it stopped.
 """
 
 import csv
@@ -9,30 +10,26 @@ import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, astuple, dataclass, fields
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from recap.data.folder import list_images
+from recap.config import ReadingSettings
+from recap.data.cases import Found
 from recap.errors import InputError, RecapError
 from recap.fetch import sha256_of
-from recap.io import read_image
+from recap.io import Case
+from recap.scoring.cases import CasePrediction, score_case
 from recap.scoring.detector import Detector
-from recap.types import Image, Prediction
+from recap.scoring.parts import ImageScore, Parts
 
 TABLE, MANIFEST = "scores.csv", "manifest.json"
-Draw = Callable[[Image, Prediction, Path], None]
+IMAGE_SCORES = [field.name for field in fields(ImageScore)]
+Draw = Callable[[Case, CasePrediction, Path], None]
 """Writes an overlay to a path."""
-
-
-@dataclass(frozen=True)
-class Case:
-    """One file to score, under a name that is unique within the run."""
-
-    name: str
-    path: Path
 
 
 @dataclass(frozen=True)
@@ -43,6 +40,8 @@ class Row:
     path: str
     sha256: str
     status: str
+    kind: str = ""
+    images: str = ""
     score: str = ""
     score_prototype: str = ""
     score_memory: str = ""
@@ -50,98 +49,135 @@ class Row:
     width: str = ""
     map: str = ""
     overlay: str = ""
+    table: str = ""
     error: str = ""
 
 
 COLUMNS = [field.name for field in fields(Row)]
 
 
-def find_cases(paths: Sequence[Path]) -> list[Case]:
-    """All images under files and folders; names keep the folder structure."""
-    cases: list[Case] = []
-    for number, path in enumerate(paths):
-        for file in list_images(path):
-            inside = file.relative_to(path) if path.is_dir() else Path(file.name)
-            cases.append(Case(inside.as_posix(), file))
-            if len(paths) > 1:  # two folders may hold the same names
-                parent = path.name if path.is_dir() else path.parent.name
-                cases[-1] = Case(f"{number + 1}-{parent or 'root'}/{inside.as_posix()}", file)
-    return cases
-
-
 def score_to_folder(
     detector: Detector,
-    cases: Sequence[Case],
+    cases: Sequence[Found],
     out: Path,
     draw: Draw,
     progress: Callable[[int, int, str], None] = lambda done, total, name: None,
+    reading: ReadingSettings | None = None,
 ) -> list[Row]:
     """Score every case that has no result yet; returns all rows, in the order of the cases."""
     started = time.time()
+    reading = reading or detector.card.settings.reading
     out.mkdir(parents=True, exist_ok=True)
-    _refuse_other_detector(out, detector)
+    _refuse_other_results(out, detector, reading)
     finished = {row.case: row for row in _read_rows(out / TABLE) if row.status == "ok"}
-    _write_manifest(out, detector, "running", [], started)
+    _write_manifest(out, detector, reading, "running", [], started)
     rows: list[Row] = []
     with _appending(out / TABLE, finished.values()) as append:
-        for index, case in enumerate(cases):
-            progress(index, len(cases), case.name)
-            digest = _digest(case.path)
-            row = finished.get(case.name)
+        for index, found in enumerate(cases):
+            progress(index, len(cases), found.name)
+            digest = _digest(found.files)
+            row = finished.get(found.name)
             if row is None or row.sha256 != digest:
-                row = _score_case(detector, case, digest, out, draw)
+
+                def within(done: int, total: int, name: str = found.name, at: int = index) -> None:
+                    if total > 1:
+                        progress(at, len(cases), f"{name} {done}/{total}")
+
+                row = _score_found(detector, found, digest, out, draw, reading, within)
                 append(row)
             rows.append(row)
     progress(len(cases), len(cases), "")
     _write_table(out / TABLE, rows)
-    _write_manifest(out, detector, "complete", rows, started)
+    _write_manifest(out, detector, reading, "complete", rows, started)
     return rows
 
 
-def _score_case(detector: Detector, case: Case, digest: str, out: Path, draw: Draw) -> Row:
-    map_file, overlay_file = (
-        Path("maps") / f"{case.name}.npy",
-        Path("overlays") / f"{case.name}.png",
-    )
+def _score_found(
+    detector: Detector,
+    found: Found,
+    digest: str,
+    out: Path,
+    draw: Draw,
+    reading: ReadingSettings,
+    progress: Callable[[int, int], None],
+) -> Row:
+    path = str(found.files[0].parent if found.series else found.files[0])
     try:
-        image = read_image(case.path)
-        prediction = detector.score(image)
+        case = found.open(reading)
+        several = case.kind != "image"
+        parts = Parts(out / "parts" / digest[:16] if several else None)
+        prediction = score_case(detector, case, parts, progress, reading.volume_top_k)
+        map_file = save_map(out, found.name, case, prediction)
     except RecapError as error:
-        return Row(case.name, str(case.path), digest, "error", error=str(error))
-    for file in (map_file, overlay_file):
-        (out / file).parent.mkdir(parents=True, exist_ok=True)
-    _save_map(out / map_file, prediction)
-    draw(image, prediction, out / overlay_file)
+        return Row(found.name, path, digest, "error", error=str(error))
+    overlay_file = f"overlays/{found.name}.png"
+    (out / overlay_file).parent.mkdir(parents=True, exist_ok=True)
+    draw(case, prediction, out / overlay_file)
+    table = _save_image_table(out, found.name, prediction) if several else ""
+    parts.remove()
+    height, width = case.size_hw or prediction.map.shape[-2:]
+    total = prediction.total
     return Row(
-        case=case.name,
-        path=str(case.path),
+        case=found.name,
+        path=path,
         sha256=digest,
         status="ok",
-        score=_number(prediction.score),
-        score_prototype=_number(prediction.score_prototype),
-        score_memory=_number(prediction.score_memory),
-        height=str(image.size_hw[0]),
-        width=str(image.size_hw[1]),
-        map=map_file.as_posix(),
-        overlay=overlay_file.as_posix(),
+        kind=case.kind,
+        images=str(len(prediction.images)),
+        score=_number(total.score),
+        score_prototype=_number(total.score_prototype),
+        score_memory=_number(total.score_memory),
+        height=str(height),
+        width=str(width),
+        map=map_file,
+        overlay=overlay_file,
+        table=table,
     )
+
+
+def save_map(out: Path, name: str, case: Case, prediction: CasePrediction) -> str:
+    """Write a case's map: a volume on its source's own grid as NIfTI, all else as .npy."""
+    if case.grid is not None:
+        from recap.io.nifti import write_map_volume
+
+        file = f"maps/{name}.map.nii.gz"
+        (out / file).parent.mkdir(parents=True, exist_ok=True)
+        write_map_volume(out / file, prediction.map, case.grid)
+        return file
+    file = f"maps/{name}.npy"
+    (out / file).parent.mkdir(parents=True, exist_ok=True)
+    partial = (out / file).with_suffix(".tmp.npy")
+    np.save(partial, prediction.map, allow_pickle=False)
+    partial.replace(out / file)
+    return file
+
+
+def _save_image_table(out: Path, name: str, prediction: CasePrediction) -> str:
+    """The scores of a case's slices, frames or tiles, in their order."""
+    file = out / "images" / f"{name}.csv"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    partial = file.with_name(file.name + ".tmp")
+    with partial.open("w", newline="", encoding="utf-8") as stream:
+        writer = csv.writer(stream)
+        writer.writerow(["number", "row_px", "column_px", *IMAGE_SCORES])
+        for number, image in enumerate(prediction.images):
+            place = prediction.origins_px[number]
+            writer.writerow([number, *place, *(_number(v) for v in astuple(image))])
+    partial.replace(file)
+    return file.relative_to(out).as_posix()
 
 
 def _number(value: float | None) -> str:
     return "" if value is None else f"{value:.8g}"
 
 
-def _digest(path: Path) -> str:
+def _digest(files: Sequence[Path]) -> str:
+    """The sha256 of a case's file; of several, that of their digests in order."""
     try:
-        return sha256_of(path)
+        digests = [sha256_of(file) for file in files]
     except OSError:
         return ""
-
-
-def _save_map(path: Path, prediction: Prediction) -> None:
-    partial = path.with_suffix(".tmp.npy")
-    np.save(partial, prediction.map, allow_pickle=False)
-    partial.replace(path)
+    return digests[0] if len(digests) == 1 else sha256("".join(digests).encode()).hexdigest()
 
 
 def _read_rows(path: Path) -> list[Row]:
@@ -177,32 +213,48 @@ def _write_table(path: Path, rows: Iterable[Row]) -> None:
     partial.replace(path)
 
 
-def _refuse_other_detector(out: Path, detector: Detector) -> None:
-    """Results of two detectors never mix in one table."""
+def _refuse_other_results(out: Path, detector: Detector, reading: ReadingSettings) -> None:
+    """Results of two detectors, or of files read in two ways, never mix in one table."""
     path = out / MANIFEST
     if not path.exists():
         return
     try:
-        before = json.loads(path.read_text(encoding="utf-8"))["bundle"]["fingerprint"]
+        before = json.loads(path.read_text(encoding="utf-8"))
+        fingerprint, read_as = before["bundle"]["fingerprint"], before["reading"]
     except (ValueError, KeyError, TypeError) as error:
         raise InputError(f"{path} is damaged. Choose another --out.") from error
-    if before != detector.card.fingerprint:
+    if fingerprint != detector.card.fingerprint:
         raise InputError(f"{out} holds the results of another detector. Choose another --out.")
+    if read_as != reading.model_dump(mode="json"):
+        raise InputError(
+            f"{out} holds results of files that were read with other settings ({read_as}). "
+            "Choose another --out."
+        )
 
 
 def _write_manifest(
-    out: Path, detector: Detector, status: str, rows: Sequence[Row], started: float
+    out: Path,
+    detector: Detector,
+    reading: ReadingSettings,
+    status: str,
+    rows: Sequence[Row],
+    started: float,
 ) -> None:
     card = detector.card
     failed = [row for row in rows if row.status != "ok"]
     manifest: dict[str, Any] = {
         "status": status,
-        "images": {"ok": len(rows) - len(failed), "error": len(failed)},
+        "cases": {"ok": len(rows) - len(failed), "error": len(failed)},
         "errors": {row.case: row.error for row in failed},
         "seconds": round(time.time() - started, 3),
         "started_unix": round(started, 3),
         "bundle": card.model_dump(mode="json", exclude={"support", "losses"}),
-        "maps": {"format": "npy, float32, source pixels", "drawn_from_to": detector.map_scale},
+        "reading": reading.model_dump(mode="json"),
+        "maps": {
+            "npy": "float32; pictures and frames in source pixels, slides as docs/files.md says",
+            "nii.gz": "float32, on the source volume's own grid",
+            "drawn_from_to": detector.map_scale,
+        },
     }
     partial = out / f"{MANIFEST}.tmp"
     partial.write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")

@@ -2,13 +2,13 @@
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from recap.config import EncoderSettings
+from recap.config import EncoderSettings, ReadingSettings
 from recap.encoders.load import RANDOM, load_encoder
 from recap.errors import BundleError, WeightsError
 from recap.io import image_from_array, read_image
@@ -16,6 +16,9 @@ from recap.io.resize import SquareResize
 from recap.model.recap import Output, ReCAP
 from recap.scoring.bundle import Card, read_card, read_tensors, write_bundle
 from recap.types import Image, Prediction
+
+if TYPE_CHECKING:
+    from recap.scoring.cases import CasePrediction
 
 Source = str | Path | np.ndarray | Image
 
@@ -48,12 +51,19 @@ class Detector:
         """
         pending: list[Image] = []
         for image in images:
-            pending.append(as_image(image))
+            pending.append(as_image(image, self.card.settings.reading))
             if len(pending) == batch_size:
                 yield from self._score(pending)
                 pending = []
         if pending:
             yield from self._score(pending)
+
+    def score_case(self, path: str | Path) -> "CasePrediction":
+        """Score a file of many images: a volume, a multi-frame DICOM file or a slide."""
+        from recap.io import open_file
+        from recap.scoring.cases import score_case
+
+        return score_case(self, open_file(path, self.card.settings.reading))
 
     def raw_output(self, images: list[Image]) -> Output:
         """The model's output in the input's frame (S × S), for metrics at that size."""
@@ -109,12 +119,12 @@ def load(path: str | Path, device: str = "cpu", random_weights: bool = False) ->
     return Detector(model.to(device), card)
 
 
-def as_image(source: Any) -> Image:
+def as_image(source: Any, reading: ReadingSettings) -> Image:
     """Whatever the user holds, as an `Image`."""
     if isinstance(source, Image):
         return source
     if isinstance(source, str | Path):
-        return read_image(source)
+        return read_image(source, reading)
     return image_from_array(source)
 
 

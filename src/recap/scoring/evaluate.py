@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from recap.data.benchmark import Domain
+from recap.data.exclusions import Exclusions
 from recap.errors import InputError
 from recap.fetch import sha256_of
 from recap.io import read_image, read_mask
@@ -19,13 +20,15 @@ def evaluate(
     detector: Detector,
     domain: Domain,
     progress: Callable[[int, int], None] = lambda done, total: None,
+    exclude: Exclusions | None = None,
 ) -> dict[str, Any]:
     """Image AUROC, F1-max and AP, and pixel AUROC where there are masks; fractions, not per cent.
 
     Maps and masks are compared at the encoder's input size, as the benchmark does. `pixel` is None
-    for a domain without masks.
+    for a domain without masks. Images that `exclude` lists are left out and counted.
     """
-    samples = domain.test()
+    everything = domain.test()
+    samples = everything if exclude is None else exclude.keep(everything, domain)
     has_masks = any(sample.mask is not None for sample in samples)
     size = detector.model.encoder.input_px
     scores = np.empty(len(samples), np.float32)
@@ -47,10 +50,17 @@ def evaluate(
         },
         "pixel": {"auroc": auroc(maps, _masks(samples, size))} if has_masks else None,
         "images": {"normal": int((~labels).sum()), "abnormal": int(labels.sum())},
+        "excluded": _excluded(exclude, len(everything) - len(samples), len(everything)),
         "support_images_in_test": _shared_with_support(detector, samples),
         "mode": detector.card.mode,
         "fingerprint": detector.card.fingerprint,
     }
+
+
+def _excluded(exclude: Exclusions | None, count: int, total: int) -> dict[str, Any] | None:
+    if exclude is None:
+        return None
+    return {"images": count, "of": total, "list": exclude.source.name, "sha256": exclude.sha256}
 
 
 def _masks(samples: list[Sample], size_px: int) -> BoolArray:

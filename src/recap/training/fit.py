@@ -35,9 +35,10 @@ def fit(
     from recap.training.fewshot import fit_few_shot
     from recap.training.support import gather_support
 
+    settings = settings or resolve_settings(preset, seed=seed)
     return fit_few_shot(
-        gather_support(normal, abnormal, masks),
-        settings or resolve_settings(preset, seed=seed),
+        gather_support(normal, abnormal, masks, settings.reading),
+        settings,
         work_dir=Path(work_dir) if work_dir is not None else None,
         device=device,
         progress=progress,

@@ -10,12 +10,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from recap.config import ReadingSettings
 from recap.data.folder import folder_samples
 from recap.data.supports import support_hashes
 from recap.errors import InputError
 from recap.io import image_from_array, read_image, read_mask
 from recap.io.resize import SquareResize
 from recap.types import CLASSES, BoolArray, Image, Sample
+
+_AS_THE_FILE_SAYS = ReadingSettings()
 
 
 @dataclass(frozen=True)
@@ -28,22 +31,30 @@ class SupportImage:
     record: dict[str, str | None]
 
 
-def load_support(samples: Sequence[Sample]) -> list[SupportImage]:
+def load_support(
+    samples: Sequence[Sample], reading: ReadingSettings = _AS_THE_FILE_SAYS
+) -> list[SupportImage]:
     """Read labelled files."""
-    records = support_hashes(samples)
-    return [
-        SupportImage(image, sample.abnormal, mask_for(image, sample.mask), record)
-        for sample, record in zip(samples, records, strict=True)
-        for image in [read_image(sample.path)]
-    ]
+    loaded = []
+    for sample, record in zip(samples, support_hashes(samples), strict=True):
+        image = read_image(sample.path, reading)
+        mask = None if sample.mask is None else read_mask_of(image, sample.mask)
+        loaded.append(SupportImage(image, sample.abnormal, mask, record))
+    return loaded
 
 
-def gather_support(normal: Any, abnormal: Any = None, masks: Any = None) -> list[SupportImage]:
+def gather_support(
+    normal: Any,
+    abnormal: Any = None,
+    masks: Any = None,
+    reading: ReadingSettings = _AS_THE_FILE_SAYS,
+) -> list[SupportImage]:
     """Support images from folders, lists of files, or lists of arrays."""
     if not _holds_arrays(normal) and not _holds_arrays(abnormal):
         if masks is not None and not isinstance(masks, str | Path):
             raise InputError("With image files, give masks as a folder of files of the same names.")
-        return load_support(folder_samples(normal, abnormal, Path(masks) if masks else None))
+        samples = folder_samples(normal, abnormal, Path(masks) if masks else None)
+        return load_support(samples, reading)
     if any(isinstance(given, str | Path) for given in (normal, abnormal, masks)):
         raise InputError("Arrays and folders cannot be mixed. Give lists of arrays throughout.")
     diseased = list(abnormal) if abnormal is not None else []
@@ -100,10 +111,8 @@ def _from_array(array: Any, mask: Any, abnormal: bool, name: str) -> SupportImag
     return SupportImage(image, abnormal, lesion, record)
 
 
-def mask_for(image: Image, path: Path | None) -> BoolArray | None:
+def read_mask_of(image: Image, path: Path) -> BoolArray:
     """Read the mask of an image, which must have its size."""
-    if path is None:
-        return None
     mask = read_mask(path)
     if mask.shape != image.size_hw:
         raise InputError(

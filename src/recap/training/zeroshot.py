@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from recap.config import Settings
+from recap.config import ReadingSettings, Settings
 from recap.data.benchmark import Domain
 from recap.data.supports import support_hashes
 from recap.errors import InputError
@@ -24,7 +24,7 @@ from recap.training.loop import TrainingSet, train
 from recap.training.objective import Objective
 from recap.training.prefix_store import PrefixStore
 from recap.training.progress import Progress, silent
-from recap.training.support import mask_for
+from recap.training.support import read_mask_of
 from recap.types import Sample
 
 LEARNING_RATE = 5e-4
@@ -89,7 +89,7 @@ def _training_set(
     size = model.encoder.input_px
     store = PrefixStore(
         model,
-        lambda index: _pixels(samples[index], size),
+        lambda index: _pixels(samples[index], size, settings.reading),
         len(samples),
         limit_bytes=settings.training.cache_gb * 1e9,
         folder=work_dir if process_count() == 1 else None,
@@ -99,23 +99,23 @@ def _training_set(
     return TrainingSet(
         store=store,
         abnormal=torch.tensor([sample.abnormal for sample in samples]),
-        masks=torch.stack([_mask(sample, size) for sample in samples]),
+        masks=torch.stack([_mask(sample, size, settings.reading) for sample in samples]),
         has_mask=torch.tensor([sample.domain in with_masks for sample in samples]),
         origin=torch.arange(len(samples)),
         domain=torch.tensor([names.index(sample.domain) for sample in samples]),
     )
 
 
-def _pixels(sample: Sample, size_px: int) -> Tensor:
-    image = read_image(sample.path)
+def _pixels(sample: Sample, size_px: int, reading: ReadingSettings) -> Tensor:
+    image = read_image(sample.path, reading)
     square = SquareResize(image.size_hw, size_px).apply(image.pixels)
     return torch.from_numpy(square).permute(2, 0, 1)
 
 
-def _mask(sample: Sample, size_px: int) -> Tensor:
-    mask = None if sample.mask is None else mask_for(read_image(sample.path), sample.mask)
-    if mask is None:
+def _mask(sample: Sample, size_px: int, reading: ReadingSettings) -> Tensor:
+    if sample.mask is None:
         return torch.zeros(size_px, size_px, dtype=torch.bool)
+    mask = read_mask_of(read_image(sample.path, reading), sample.mask)
     square = SquareResize((mask.shape[0], mask.shape[1]), size_px).apply_mask(mask)
     return torch.from_numpy(np.ascontiguousarray(square))
 

@@ -4,7 +4,6 @@ pip knows which registry this machine uses and how to reach it, so no host is na
 that is fetched is installed or run.
 """
 
-import hashlib
 import re
 import subprocess
 import sys
@@ -15,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import unquote, urldefrag, urlsplit
 
-from recap.errors import InputError
+from recap.fetch.digest import FetchError, check_digest, silent
 
 Progress = Callable[[str], None]
 
@@ -24,20 +23,6 @@ STALL_TIMEOUT_S = 30.0
 SIZE_LIMIT_BYTES = 512 * 1024**2
 _BLOCK_BYTES = 1024**2
 _REPORT_BYTES = 8 * 1024**2
-
-
-class FetchError(InputError):
-    """A file could not be fetched from the package registry, or is not the one expected."""
-
-
-def silent(message: str) -> None:
-    """A progress callback that says nothing."""
-
-
-def sha256_of(path: Path) -> str:
-    """The sha256 of a file, as hexadecimal digits."""
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def fetch_wheel(
@@ -55,7 +40,7 @@ def fetch_wheel(
                 f"pip could not download {requirement}: {_last_line(result)} "
                 "Check the network and pip's index settings (`pip config list`)."
             )
-        _check_digest(wheels[0], sha256)
+        check_digest(wheels[0], sha256)
         return wheels[0].replace(folder / wheels[0].name)
 
 
@@ -72,7 +57,7 @@ def fetch_sdist(
     with tempfile.TemporaryDirectory(dir=folder, prefix=".fetch-") as scratch:
         archive = Path(scratch) / file_name
         _stream(url, archive, progress)
-        _check_digest(archive, sha256)
+        check_digest(archive, sha256)
         return archive.replace(folder / file_name)
 
 
@@ -147,12 +132,3 @@ def _stream(url: str, target: Path, progress: Progress) -> None:
         raise FetchError(
             f"Could not fetch {target.name}: {error}. Check the network and try again."
         ) from error
-
-
-def _check_digest(path: Path, expected: str) -> None:
-    seen = sha256_of(path)
-    if seen != expected:
-        raise FetchError(
-            f"{path.name} has sha256 {seen}, expected {expected}. It was not kept: the file "
-            "was damaged on the way or replaced at its source; try again."
-        )

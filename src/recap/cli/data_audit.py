@@ -1,0 +1,47 @@
+"""`recap data audit`: leaks between the labelled pool and the test split."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from recap.cli.bars import bars
+
+
+def audit_command(
+    root: Annotated[Path, typer.Argument(help="A folder of domains NAME_AD, or one of them.")],
+    out: Annotated[
+        Path, typer.Option(help="Folder for audit.csv, exclude.txt and what was read.")
+    ] = Path("audit"),
+    reach: Annotated[
+        int, typer.Option(min=0, help="How many slices apart neighbours of one volume may be.")
+    ] = 2,
+    patients: Annotated[
+        bool,
+        typer.Option(
+            "--patients/--no-patients",
+            help="List test images in exclude.txt that share no more than their patient.",
+        ),
+    ] = True,
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Processes that read images; by default one per core.")
+    ] = None,
+) -> None:
+    """Find patients, copies and neighbouring slices that the pool and the test split share.
+
+    Writes a table (audit.csv) and the test images to leave out (exclude.txt), which
+    `recap evaluate --exclude` takes. The exit code is 0 without leaks and 1 with leaks.
+    """
+    from recap.data.audit import audit
+    from recap.data.audit_files import CACHE, summary, write_audit
+    from recap.data.leaks import LEAKS
+
+    with bars() as report:
+        found = audit(root, report, cache=out / CACHE, workers=workers, reach=reach)
+    kinds = [kind for kind in LEAKS if patients or kind != "same-patient"]
+    table, exclusions = write_audit(found, out, kinds)
+    for line in summary(found):
+        typer.echo(line)
+    typer.echo(f"Written: {table}, {exclusions}")
+    if found.leaks:
+        raise typer.Exit(1)

@@ -1,0 +1,70 @@
+"""`recap data check`: what a data folder holds and what is wrong with it."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from recap.cli.bars import bars
+
+if TYPE_CHECKING:
+    from recap.data.inspect import DataReport
+
+MOST_SIZES = 5
+
+
+def check_command(
+    path: Annotated[
+        Path, typer.Argument(help="A data set (folder or .csv manifest), or a folder of them.")
+    ],
+    json_file: Annotated[
+        Path | None, typer.Option("--json", help="Also write all of the report to this file.")
+    ] = None,
+    show: Annotated[int, typer.Option(min=0, help="Problems of each kind to name here.")] = 5,
+) -> None:
+    """Read every file of a data set and report what is there; exit code 1 if there are problems."""
+    from recap.data.inspect import inspect_all
+
+    with bars() as report:
+        found = inspect_all(path, lambda done, total, name: report("check", done, total, name))
+    for data in found:
+        for line in _lines(data, show):
+            typer.echo(line)
+    problems = sum(len(data.problems) for data in found)
+    if json_file is not None:
+        from recap.report.atomic import write_atomic
+
+        content = {"path": str(path), "problems": problems, "data": [d.as_json() for d in found]}
+        write_atomic(json_file, (json.dumps(content, indent=2) + "\n").encode())
+    if problems:
+        raise typer.Exit(1)
+
+
+def _lines(data: "DataReport", show: int) -> list[str]:
+    lines = [f"{data.name}  ({data.layout or 'unknown'} layout)  {data.root}"]
+    for split, images in data.images.items():
+        counts = ", ".join(f"{count} {label}" for label, count in images.items())
+        patients = f", {data.patients[split]} patients" if data.patients[split] else ""
+        lines.append(f"  {split:<6} {counts}, {data.masks[split]} masks{patients}")
+    if data.patients_in_pool_and_test:
+        lines.append(f"  {len(data.patients_in_pool_and_test)} patients are in pool and test")
+    sizes = [f"{count} of {size}" for size, count in list(data.sizes.items())[:MOST_SIZES]]
+    more = [f"{len(data.sizes) - MOST_SIZES} other sizes"] if len(data.sizes) > MOST_SIZES else []
+    lines += [f"  sizes  {', '.join([*sizes, *more])}"] if sizes else []
+    colours = ", ".join(f"{count} {colour}" for colour, count in data.colours.items())
+    lines += [f"  colour {colours}"] if colours else []
+    lines += [f"  unused {count} files in {folder}/" for folder, count in data.ignored.items()]
+    return [*lines, *_problem_lines(data, show)]
+
+
+def _problem_lines(data: "DataReport", show: int) -> list[str]:
+    if not data.problems:
+        return ["  no problems found"]
+    lines = []
+    for kind in dict.fromkeys(problem.kind for problem in data.problems):
+        these = [problem for problem in data.problems if problem.kind == kind]
+        lines.append(f"  {kind}: {len(these)}")
+        lines += [f"    {problem.path}: {problem.reason}" for problem in these[:show]]
+        lines += [f"    … and {len(these) - show} more (--json)"] if len(these) > show else []
+    return lines

@@ -1,0 +1,77 @@
+"""`recap data prepare`: a domain of the benchmark from its raw public source."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+SHOWN = 20
+
+
+def prepare_command(
+    name: Annotated[str, typer.Argument(help="brainmri, liverct, resc, oct17, chest or his.")],
+    source: Annotated[Path, typer.Option("--from", help="Folder with the raw files.")],
+    root: Annotated[Path, typer.Option("--to", help="Folder to write NAME_AD into.")],
+    workers: Annotated[
+        int | None, typer.Option(min=0, help="Processes; 0 or 1 is none besides this one.")
+    ] = None,
+    patient_split: Annotated[
+        bool, typer.Option("--patient-split", help="No patient in more than one split.")
+    ] = False,
+    train: Annotated[bool, typer.Option(help="Also write the normal training images.")] = True,
+    pool_lists: Annotated[
+        list[Path] | None,
+        typer.Option(help="Published support lists (files or a folder) the pool must contain."),
+    ] = None,
+    organ_only: Annotated[
+        bool, typer.Option("--organ-only", help="liverct: black outside the annotated liver.")
+    ] = False,
+    limit: Annotated[
+        int | None, typer.Option(min=1, help="Only so many patients or volumes, to try it out.")
+    ] = None,
+) -> None:
+    """Make a domain of the benchmark from its raw public source.
+
+    NAME and the folder for --from; nothing is downloaded:
+
+    \b
+    brainmri  BraTS2021 training data (Synapse or Kaggle, registration):
+              BraTS2021_*/BraTS2021_*_flair.nii.gz and _seg.nii.gz
+    liverct   BTCV (Synapse, registration) and LiTS (CodaLab or Kaggle):
+              img*.nii.gz, label*.nii.gz; volume-*.nii, segmentation-*.nii
+    resc      AI Challenger 2018 retinal oedema (research use):
+              Edema_trainingset/, Edema_validationset/
+    oct17     Kermany OCT2017 (Mendeley Data, CC BY 4.0, or Kaggle):
+              train/, test/, val/ with CNV, DME, DRUSEN, NORMAL
+    chest     RSNA Pneumonia Challenge (Kaggle, non-commercial use):
+              stage_2_train_images/, stage_2_detailed_class_info.csv
+    his       Camelyon16 (public domain, GigaDB or AWS open data):
+              slides *.tif and the XML annotations
+
+    A run that was stopped goes on where it was. Inputs that are missing or broken are named at the
+    end and in manifest.json; the exit code is then 1.
+    """
+    import os
+
+    from recap.cli.bars import bars
+    from recap.data.prepare import PrepareOptions, find_source, listed_names, prepare
+
+    normal, abnormal = listed_names(pool_lists or [])
+    options = PrepareOptions(patient_split, train, limit, normal, abnormal, organ_only)
+    processes = min(os.cpu_count() or 1, 8) if workers is None else workers
+    with bars() as progress:
+        summary = prepare(find_source(name), source, root, options, processes, progress)
+    for place, count in summary.counts.items():
+        typer.echo(f"{place}: {count}")
+    typer.echo(str(summary.folder))
+    for caveat in summary.caveats:
+        typer.echo(f"Note: {caveat}", err=True)
+    for note in summary.errors[:SHOWN]:
+        typer.echo(f"{note.key}: {note.reason}", err=True)
+    if summary.errors:
+        typer.echo(
+            f"{len(summary.errors)} inputs are missing or broken; all are in {summary.manifest}. "
+            "Put them right and run the same command again: what is finished stays.",
+            err=True,
+        )
+        raise typer.Exit(1)

@@ -1,0 +1,30 @@
+"""`recap data support`: draw a support set and save it."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def support_command(
+    dataset: Annotated[Path, typer.Argument(help="A data set: folder or .csv manifest.")],
+    shots: Annotated[int, typer.Option(min=1, help="Images per class.")],
+    out: Annotated[
+        Path, typer.Option(help="The list to write; its hashes go beside it. Or a .json file.")
+    ],
+    draw: Annotated[int, typer.Option(min=0, help="Which reproducible draw.")] = 0,
+    by_patient: Annotated[
+        bool, typer.Option("--by-patient", help="One image per patient, as long as there are any.")
+    ] = False,
+) -> None:
+    """Draw a reproducible support set and save it with the hash of every file."""
+    from recap.data import draw_support, read_domain
+    from recap.data.supports import write_support
+    from recap.errors import RecapError
+
+    if out.exists():
+        raise RecapError(f"{out} exists already. Choose another --out.")
+    support = draw_support(read_domain(dataset), shots, draw, by_patient=by_patient)
+    write_support(support, out)
+    for sample in (*support.normal, *support.abnormal):
+        typer.echo(f"{'abnormal' if sample.abnormal else 'normal'} {sample.path}")

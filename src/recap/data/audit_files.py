@@ -1,0 +1,114 @@
+"""What an audit leaves behind: a table, an exclusion list, and a summary to read."""
+
+import csv
+import io
+import secrets
+from collections import Counter
+from collections.abc import Collection, Iterator
+from pathlib import Path
+
+from recap.data.audit import AuditReport, DomainAudit
+from recap.data.exclusions import entry_of
+from recap.data.leaks import LEAKS, NOTES, Finding, Kind
+from recap.errors import InputError
+
+TABLE = "audit.csv"
+EXCLUSIONS = "exclude.txt"
+CACHE = "fingerprints.sqlite"
+COLUMNS = ("domain", "kind", "pool_file", "test_file", "score", "detail")
+
+
+def write_audit(
+    report: AuditReport, folder: Path, kinds: Collection[Kind] = LEAKS
+) -> tuple[Path, Path]:
+    """Write audit.csv and exclude.txt; leaks of other than the given kinds are not excluded."""
+    return (
+        _write(folder / TABLE, table(report)),
+        _write(folder / EXCLUSIONS, exclusion_list(report, kinds)),
+    )
+
+
+def table(report: AuditReport) -> str:
+    """All findings as CSV, leaks before notes in each domain."""
+    stream = io.StringIO()
+    writer = csv.writer(stream, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    for audited in report.domains:
+        for finding in (*audited.leaks, *audited.notes):
+            sides = [
+                "" if path is None else entry_of(path, audited.domain)
+                for path in (finding.pool, finding.test)
+            ]
+            score = "" if finding.score is None else f"{finding.score:.3f}"
+            writer.writerow([audited.domain.name, finding.kind, *sides, score, finding.detail])
+    return stream.getvalue()
+
+
+def exclusion_list(report: AuditReport, kinds: Collection[Kind] = LEAKS) -> str:
+    """The test images to leave out, each after a comment with its strongest reason."""
+    lines = ["# Test images that share something with the labelled pool (recap data audit)."]
+    for audited in report.domains:
+        digests = {image.path: image.fingerprint.sha256 for image in audited.test}
+        for path, finding in _reasons(audited, kinds).items():
+            entry = entry_of(path, audited.domain)
+            lines.append(f"# {finding.kind}: {_reason(finding, audited)}")
+            lines.append(f"{entry}\t{digests[path]}" if digests[path] else entry)
+    return "\n".join(lines) + "\n"
+
+
+def summary(report: AuditReport) -> Iterator[str]:
+    """Lines for people: what was compared in each domain, and what was found."""
+    for audited in report.domains:
+        images = [*audited.pool, *audited.test]
+        nameless = sum(not image.patient for image in images)
+        both = audited.patients_on_both_sides
+        excluded = len(_reasons(audited, LEAKS))
+        yield f"{audited.domain.name}: {len(audited.pool)} pool and {len(audited.test)} test images"
+        if nameless == len(images):
+            yield "  patients on both sides: cannot be told, no image has a known patient"
+        else:
+            unknown = f" ({nameless} images have no known patient)" if nameless else ""
+            yield f"  patients on both sides: {len(both)}{unknown}"
+        yield from _counts(audited)
+        if excluded:
+            yield f"  test images to exclude: {excluded}"
+    leaks = len(report.leaks)
+    yield f"{leaks} leaks" if leaks else "No leaks between pool and test."
+
+
+def _counts(audited: DomainAudit) -> Iterator[str]:
+    counts = Counter(finding.kind for finding in (*audited.leaks, *audited.notes))
+    for kind in (*LEAKS, *NOTES):
+        if counts[kind]:
+            note = " (note)" if kind in NOTES else ""
+            yield f"  {kind}: {counts[kind]}{note}"
+
+
+def _reasons(audited: DomainAudit, kinds: Collection[Kind]) -> dict[Path, Finding]:
+    """The strongest leak of each test image, in the order of the split."""
+    strongest: dict[Path, Finding] = {}
+    for finding in audited.leaks:
+        if finding.kind in kinds and finding.test is not None:
+            strongest.setdefault(finding.test, finding)
+    return {image.path: strongest[image.path] for image in audited.test if image.path in strongest}
+
+
+def _reason(finding: Finding, audited: DomainAudit) -> str:
+    score = "" if finding.score is None else f", score {finding.score:.3f}"
+    pool = "" if finding.pool is None else entry_of(finding.pool, audited.domain)
+    return f"{pool} ({finding.detail}{score})"
+
+
+def _write(path: Path, text: str) -> Path:
+    partial = path.with_name(f".{secrets.token_hex(8)}.partial")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial.write_text(text, encoding="utf-8")
+        return partial.replace(path)
+    except OSError as error:
+        raise InputError(
+            f"{path}: cannot be written ({error.strerror}). Choose another folder with --out."
+        ) from error
+    finally:
+        if partial.parent.is_dir():
+            partial.unlink(missing_ok=True)

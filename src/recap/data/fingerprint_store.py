@@ -1,0 +1,198 @@
+"""Fingerprints of many files: on several processes, and kept, so that a killed run goes on."""
+
+import multiprocessing
+import os
+import signal
+import sqlite3
+import threading
+import time
+import zlib
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import closing
+from pathlib import Path
+
+import numpy as np
+
+from recap.data.fingerprints import THUMB_PX, Fingerprint, fingerprint
+from recap.errors import InputError
+
+# To be raised with every change to what a fingerprint holds.
+_FORMAT = 1
+_TABLE = (
+    "CREATE TABLE IF NOT EXISTS seen (path TEXT PRIMARY KEY, size INTEGER, mtime_ns INTEGER, "
+    "sha256 TEXT, pixels TEXT, patient TEXT, thumb BLOB)"
+)
+_CHUNK = 16
+_SAVE_EVERY_S = 2.0
+# Below this, starting processes takes longer than they save.
+_WORTH_PROCESSES = 200
+_MOST_WORKERS = 8
+_DIED = "the process that read it died: out of memory, killed, or a decoder crashed. Look at it."
+
+Done = tuple[Path, Fingerprint]
+
+
+def read_fingerprints(
+    paths: Sequence[Path],
+    cache: Path | None = None,
+    workers: int | None = None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> dict[Path, Fingerprint]:
+    """Fingerprint files; those in the cache with the same size and time are not read again."""
+    if cache is None:
+        return _all(paths, None, workers, progress)
+    try:
+        cache.parent.mkdir(parents=True, exist_ok=True)
+        with closing(sqlite3.connect(cache, timeout=30)) as store:
+            return _all(paths, _prepared(store), workers, progress)
+    except sqlite3.Error as error:
+        raise InputError(f"{cache}: cannot be used ({error}). Delete it; it is remade.") from error
+
+
+def _all(
+    paths: Sequence[Path],
+    store: sqlite3.Connection | None,
+    workers: int | None,
+    progress: Callable[[int, int], None],
+) -> dict[Path, Fingerprint]:
+    stamps = {path: _stamp(path) for path in paths}
+    known = {} if store is None else _recall(store, stamps)
+    waiting = [path for path in stamps if path not in known]
+    unsaved: list[Done] = []
+    saved_at = time.monotonic()
+    progress(len(known), len(stamps))
+    try:
+        for path, made in _run(waiting, workers):
+            known[path] = made
+            unsaved.append((path, made))
+            progress(len(known), len(stamps))
+            if store is not None and time.monotonic() - saved_at > _SAVE_EVERY_S:
+                _save(store, unsaved, stamps)
+                unsaved, saved_at = [], time.monotonic()
+    finally:
+        if store is not None:
+            _save(store, unsaved, stamps)
+    return {path: known[path] for path in stamps}
+
+
+def _stamp(path: Path) -> tuple[int, int]:
+    try:
+        stat = path.stat()
+    except OSError:
+        return (-1, -1)
+    return (stat.st_size, stat.st_mtime_ns)
+
+
+def _prepared(store: sqlite3.Connection) -> sqlite3.Connection:
+    if store.execute("PRAGMA user_version").fetchone()[0] != _FORMAT:
+        store.execute("DROP TABLE IF EXISTS seen")
+        store.execute(f"PRAGMA user_version = {_FORMAT}")
+    store.execute(_TABLE)
+    store.commit()
+    return store
+
+
+def _recall(
+    store: sqlite3.Connection, stamps: dict[Path, tuple[int, int]]
+) -> dict[Path, Fingerprint]:
+    known = {}
+    for path, stamp in stamps.items():
+        row = store.execute(
+            "SELECT size, mtime_ns, sha256, pixels, patient, thumb FROM seen WHERE path = ?",
+            (str(path.absolute()),),
+        ).fetchone()
+        if row is not None and tuple(row[:2]) == stamp:
+            values = np.frombuffer(zlib.decompress(row[5]), np.uint8)
+            thumb = values.reshape(THUMB_PX, THUMB_PX)
+            known[path] = Fingerprint(row[2], row[3], row[4], thumb)
+    return known
+
+
+def _save(
+    store: sqlite3.Connection, made: Sequence[Done], stamps: dict[Path, tuple[int, int]]
+) -> None:
+    with store:
+        store.executemany(
+            "INSERT OR REPLACE INTO seen VALUES (?, ?, ?, ?, ?, ?, ?)",
+            [
+                (
+                    str(path.absolute()),
+                    *stamps[path],
+                    one.sha256,
+                    one.pixels,
+                    one.patient,
+                    zlib.compress(one.thumb.tobytes(), 1),
+                )
+                for path, one in made
+                if one.thumb is not None
+            ],
+        )
+
+
+def _run(paths: Sequence[Path], workers: int | None) -> Iterator[Done]:
+    if workers is None:
+        workers = min(os.cpu_count() or 1, _MOST_WORKERS) if len(paths) >= _WORTH_PROCESSES else 1
+    if workers <= 1:
+        yield from ((path, fingerprint(path)) for path in paths)
+        return
+    waiting = deque(paths[k : k + _CHUNK] for k in range(0, len(paths), _CHUNK))
+    while waiting:
+        flying: dict[Future[list[Done]], Sequence[Path]] = {}
+        try:
+            yield from _until_one_dies(waiting, flying, workers)
+        except BrokenProcessPool:
+            # Any of them may have been the cause: each gets a process of its own.
+            for path in (path for chunk in flying.values() for path in chunk):
+                yield _alone(path)
+
+
+def _until_one_dies(
+    waiting: deque[Sequence[Path]],
+    flying: dict[Future[list[Done]], Sequence[Path]],
+    workers: int,
+) -> Iterator[Done]:
+    pool = _pool(workers)
+    try:
+        while waiting or flying:
+            while waiting and len(flying) < 2 * workers:
+                chunk = waiting.popleft()
+                flying[pool.submit(_chunk, chunk)] = chunk
+            for future in wait(flying, return_when=FIRST_COMPLETED).done:
+                made = future.result()
+                del flying[future]
+                yield from made
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _alone(path: Path) -> Done:
+    with _pool(1) as pool:
+        try:
+            return pool.submit(_chunk, [path]).result()[0]
+        except BrokenProcessPool:
+            return path, Fingerprint(problem=f"{path}: {_DIED}")
+
+
+def _chunk(paths: Sequence[Path]) -> list[Done]:
+    return [(path, fingerprint(path)) for path in paths]
+
+
+def _pool(workers: int) -> ProcessPoolExecutor:
+    context = multiprocessing.get_context("spawn")
+    return ProcessPoolExecutor(workers, mp_context=context, initializer=_start)
+
+
+def _start() -> None:
+    """Leave Ctrl-C to the parent, and end with it: a killed parent cannot tell us to stop."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)

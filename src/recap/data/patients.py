@@ -1,0 +1,119 @@
+"""Whom an image shows: from the data set's own index, or from the benchmark's file names."""
+
+import csv
+import re
+from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
+
+from recap.data.benchmark import PAPER_NAMES
+from recap.errors import InputError
+
+INDEX_FILES = ("index.csv", "manifest.csv")
+FILE_COLUMNS = ("path", "file", "filename", "image")
+PATIENT_COLUMNS = ("patient", "patient_id", "patient_or_source_id", "source_id", "volume", "case")
+SPLIT_FOLDERS = {"train": "valid", "pool": "valid", "val": "valid"}
+# NAME_AD/valid/good/img/file: an index further up belongs to something else.
+_LEVELS_TO_INDEX = 4
+
+# Where a convention cannot be mistaken for another one, it holds in every data set.
+_ANYWHERE = [
+    re.compile(pattern, re.IGNORECASE)
+    for pattern in (
+        # TCGA_FG_A4MU_20030903_028, and slides: TCGA-FG-A4MU-01Z-00-DX1
+        r"(?P<patient>TCGA[-_][A-Z0-9]{2}[-_][A-Z0-9]{4})([-_]\d{8}([-_](?P<slice>\d+))?)?([-_.].*)?",
+        # BraTS2021_01471_flair_60, BraTS20_Training_001_80, BraTS-GLI-00005-000-t2f_77
+        r"(?P<patient>BraTS\d*(_[a-z]+)?_\d+|BraTS-[A-Z]+-\d+)(-\d{3})?"
+        r"([-_](flair|t1ce|t1|t2|t1n|t1c|t2w|t2f))?([-_](?P<slice>\d+))?",
+        # CNV-6294785-1
+        r"(CNV|DME|DRUSEN|NORMAL)-(?P<patient>\d+)-(?P<slice>\d+)",
+        # Normal-<uuid>, Lung_Opacity_<uuid>: RSNA has one image of each patient
+        r"(.*[-_])?(?P<patient>[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12})",
+        # 10688_x016_y304: a field of a slide
+        r"(?P<patient>.+)_x\d+_y\d+",
+    )
+]
+_VOLUME_SLICE = re.compile(r"(volume-|liver_)?(?P<patient>\d+)_(?P<slice>\d+)")
+# 00001682_001: the second number counts visits, not slices.
+_NIH = re.compile(r"(?P<patient>\d{8})_\d{3}")
+_BY_DOMAIN = {
+    "Brain": _VOLUME_SLICE,
+    "Liver": _VOLUME_SLICE,
+    "Retina_RESC": _VOLUME_SLICE,
+    "Chest": _NIH,
+}
+
+
+def patient_of(path: Path, domain: str) -> str:
+    """The patient (or volume, or field) that an image shows; "" where nothing tells."""
+    return listed_patient(path) or named_patient(path, domain)
+
+
+def slice_of(path: Path, domain: str) -> int | None:
+    """The number of a slice in its volume, from its file's name; None where that does not tell."""
+    number = _parts(path, domain).get("slice")
+    return None if number is None else int(number)
+
+
+def named_patient(path: Path, domain: str) -> str:
+    """The patient that the file's name tells."""
+    return (_parts(path, domain).get("patient") or "").replace("-", "_")
+
+
+def listed_patient(path: Path) -> str:
+    """The patient that the data set's index.csv or manifest.csv gives this file."""
+    path = Path(path).absolute()
+    for folder in path.parents[:_LEVELS_TO_INDEX]:
+        for name in INDEX_FILES:
+            if (folder / name).is_file():
+                index = _read_index(folder / name, (folder / name).stat().st_mtime_ns)
+                return _look_up(index, path.relative_to(folder))
+    return ""
+
+
+def _parts(path: Path, domain: str) -> Mapping[str, str | None]:
+    stem, own = Path(path).stem, _BY_DOMAIN.get(_short_name(domain))
+    for pattern in (*_ANYWHERE, *([own] if own else ())):
+        match = pattern.fullmatch(stem)
+        if match:
+            return match.groupdict()
+    return {}
+
+
+def _short_name(domain: str) -> str:
+    name = domain.removesuffix("_AD")
+    return next((short for short, paper in PAPER_NAMES.items() if paper == name), name)
+
+
+def _look_up(index: Mapping[tuple[str, str, str], str], relative: Path) -> str:
+    """Find by path, then by split, label and name: one name may occur in several folders."""
+    split, label = [*relative.parts[:2], "", ""][:2] if len(relative.parts) > 2 else ("", "")
+    keys = [("", "", relative.as_posix())]
+    keys += [(s, la, relative.name) for s in (split, "") for la in (label.casefold(), "")]
+    return next((index[key] for key in keys if key in index), "")
+
+
+@lru_cache(maxsize=16)
+def _read_index(file: Path, mtime_ns: int) -> Mapping[tuple[str, str, str], str]:
+    """(split folder, label, file) to patient; empty where the columns are not there."""
+    try:
+        with file.open(newline="", encoding="utf-8-sig") as stream:
+            rows = csv.DictReader(stream)
+            columns = {name.strip().lower(): name for name in rows.fieldnames or ()}
+            files = next((columns[name] for name in FILE_COLUMNS if name in columns), None)
+            patients = next((columns[name] for name in PATIENT_COLUMNS if name in columns), None)
+            if files is None or patients is None:
+                return {}
+            return {_key(row, columns, files): (row[patients] or "").strip() for row in rows}
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise InputError(f"{file}: cannot be read as a CSV file in UTF-8 ({error}).") from error
+
+
+def _key(
+    row: Mapping[str, str | None], columns: Mapping[str, str], files: str
+) -> tuple[str, str, str]:
+    name = Path((row[files] or "").strip()).as_posix()
+    if "/" in name:
+        return ("", "", name)
+    split, label = ((row.get(columns.get(c, "")) or "").strip().lower() for c in ("split", "label"))
+    return (SPLIT_FOLDERS.get(split, split), label, name)

@@ -1,0 +1,214 @@
+"""Makes a domain of the benchmark from a raw source: in parallel, resumable, the same every time.
+
+The result depends on the inputs and the options only, not on the number of workers, their order,
+or how often the run was killed: even the manifest has the same bytes.
+"""
+
+import dataclasses
+import json
+import shutil
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from PIL import features
+
+from recap.data.prepare.journal import Journal, Kind, open_journal, write_manifest
+from recap.data.prepare.plan import Item, Note, Plan, PrepareOptions, Probe, Source
+from recap.data.prepare.work import PARTIAL, Outcome, Record, Task
+from recap.data.prepare.workers import run_tasks
+from recap.errors import InputError, SettingsError
+
+Progress = Callable[[str, int, int, str], None]
+"""`progress(stage, done, total, detail)`."""
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What a run made, and what it could not."""
+
+    folder: Path
+    manifest: Path
+    counts: dict[str, int]
+    """Images by place, such as "valid/good"."""
+    made: int
+    reused: int
+    skipped: tuple[Note, ...]
+    errors: tuple[Note, ...]
+    caveats: tuple[str, ...]
+
+
+def prepare(
+    source: Source,
+    raw: Path,
+    root: Path,
+    options: PrepareOptions | None = None,
+    workers: int = 1,
+    progress: Progress | None = None,
+) -> Summary:
+    """Make `<root>/<domain>_AD` from a raw folder; what an earlier run finished is kept.
+
+    One missing or broken input never stops the rest: it is named among the errors.
+    """
+    options = options or PrepareOptions()
+    if options.patient_split and (options.pool_normal or options.pool_abnormal):
+        raise SettingsError(
+            "The published lists put patients into the pool who are in test as well, so they "
+            "do not go together with --patient-split. Leave one of the two out."
+        )
+    raw, folder = Path(raw).resolve(), Path(root) / f"{source.domain}_AD"
+    if not raw.is_dir():
+        raise source.wrong_folder(raw, "there is no such folder")
+    plan = source.plan(raw, options)
+    run = _Run(source, raw, folder, workers, progress or _silent, options)
+    return run.complete(plan)
+
+
+class _Run:
+    """The state of one run: what came out of each unit so far."""
+
+    def __init__(
+        self,
+        source: Source,
+        raw: Path,
+        folder: Path,
+        workers: int,
+        progress: Progress,
+        options: PrepareOptions,
+    ) -> None:
+        self.raw, self.folder = raw, folder
+        self.workers, self.progress = workers, progress
+        self.header = _header(source, options)
+        self.journal: Journal = open_journal(folder, self.header)
+        self.records: dict[Kind, dict[str, Record]] = {"items": {}, "probes": {}}
+        self.failed: list[tuple[Note, Record]] = []
+        self.made = self.reused = 0
+
+    def complete(self, plan: Plan) -> Summary:
+        shutil.rmtree(self.folder / PARTIAL, ignore_errors=True)
+        (self.folder / PARTIAL).mkdir()
+        try:
+            while plan.choose is not None:
+                self._run("probes", plan.probes, "Looking")
+                facts = {key: unit["facts"] for key, unit in sorted(self.records["probes"].items())}
+                plan = _joined(plan, plan.choose(facts))
+            self._run("items", plan.items, "Preparing")
+        finally:
+            self.journal.file.close()
+        self._refuse_clashes()
+        self._remove_stale()
+        shutil.rmtree(self.folder / PARTIAL, ignore_errors=True)
+        return self._end(plan)
+
+    def _run(self, kind: Kind, units: Iterable[Item | Probe], stage: str) -> None:
+        known = self.journal.known[kind]
+        tasks = [
+            Task(unit, self.raw, self.folder, known.get(unit.key))
+            for unit in sorted(units, key=lambda unit: unit.key)
+        ]
+        keys = Counter(task.unit.key for task in tasks)
+        if len(keys) < len(tasks):
+            raise InputError(f"{self.raw}: '{keys.most_common(1)[0][0]}' occurs twice. Keep one.")
+        for done, outcome in enumerate(run_tasks(tasks, self.workers), start=1):
+            self._take(kind, outcome)
+            self.progress(stage, done, len(tasks), outcome.key)
+
+    def _take(self, kind: Kind, outcome: Outcome) -> None:
+        if outcome.fatal:
+            raise InputError(outcome.reason)
+        if outcome.reason:
+            self.failed.append((Note(outcome.key, outcome.reason), outcome.record))
+            return
+        self.records[kind][outcome.key] = outcome.record
+        if not outcome.reused:
+            self.journal.add(kind, outcome.key, outcome.record)
+        if kind == "items":
+            self.reused += outcome.reused
+            self.made += not outcome.reused
+
+    def _outputs(self) -> list[str]:
+        return [path for unit in self.records["items"].values() for path in unit["outputs"]]
+
+    def _refuse_clashes(self) -> None:
+        for path, times in Counter(self._outputs()).most_common(1):
+            if times > 1:
+                raise InputError(
+                    f"{self.raw}: {times} inputs become the same {path}. Remove the copies."
+                )
+
+    def _remove_stale(self) -> None:
+        """What earlier runs made and this one did not: its input is gone, broken or not chosen."""
+        before = (unit.get("outputs", {}) for unit in self.journal.known["items"].values())
+        for path in {path for outputs in before for path in outputs} - set(self._outputs()):
+            (self.folder / path).unlink(missing_ok=True)
+
+    def _end(self, plan: Plan) -> Summary:
+        failed = sorted(
+            [*((note, Record()) for note in plan.errors), *self.failed],
+            key=lambda pair: (pair[0].key, pair[0].reason),
+        )
+        skipped = sorted(plan.skipped, key=lambda note: (note.key, note.reason))
+        counts = Counter(str(PurePosixPath(path).parents[1]) for path in self._images())
+        content: dict[str, Any] = {
+            "made_by": self.header,
+            "caveats": plan.caveats,
+            "counts": counts,
+            "items": self.records["items"],
+            "probes": self.records["probes"],
+            "skipped": [dataclasses.asdict(note) for note in skipped],
+            "errors": [
+                {**dataclasses.asdict(note), "inputs": record.get("inputs", {})}
+                for note, record in failed
+            ],
+        }
+        return Summary(
+            self.folder,
+            write_manifest(self.folder, content),
+            dict(sorted(counts.items())),
+            self.made,
+            self.reused,
+            tuple(skipped),
+            tuple(note for note, _ in failed),
+            plan.caveats,
+        )
+
+    def _images(self) -> list[str]:
+        return [path for path in self._outputs() if PurePosixPath(path).parent.name == "img"]
+
+
+def _joined(first: Plan, then: Plan) -> Plan:
+    return dataclasses.replace(
+        then,
+        skipped=first.skipped + then.skipped,
+        errors=first.errors + then.errors,
+        caveats=first.caveats + then.caveats,
+    )
+
+
+def _header(source: Source, options: PrepareOptions) -> dict[str, Any]:
+    names = ("recap-ad", "numpy", "pillow", *source.packages)
+    versions = {name: _version(name) for name in names}
+    # The bytes of a PNG are the compressor's.
+    versions["zlib"] = features.version("zlib") or ""
+    header = {
+        "source": source.name,
+        "revision": source.revision,
+        "options": dataclasses.asdict(options),
+        "versions": versions,
+    }
+    # Through JSON, so that it equals what is read back.
+    return dict(json.loads(json.dumps(header)))
+
+
+def _version(distribution: str) -> str:
+    try:
+        return version(distribution)
+    except PackageNotFoundError:
+        return "not installed"
+
+
+def _silent(stage: str, done: int, total: int, detail: str) -> None:
+    """No progress is shown."""

@@ -1,0 +1,82 @@
+"""Tasks on several processes, none of which can take the others down with it."""
+
+import multiprocessing
+import os
+import signal
+import threading
+from collections import deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from multiprocessing.context import BaseContext
+
+from recap.data.prepare.work import Outcome, Task, execute
+
+_DIED = (
+    "the process that worked on it died: out of memory, killed, or a decoder crashed. "
+    "Try again with --workers 1, or look at this file."
+)
+
+
+def run_tasks(tasks: Sequence[Task], workers: int) -> Iterator[Outcome]:
+    """Do all tasks, in any order; up to one worker runs here, without other processes."""
+    if workers <= 1:
+        yield from map(execute, tasks)
+        return
+    waiting = deque(tasks)
+    while waiting:
+        flying: dict[Future[Outcome], Task] = {}
+        try:
+            yield from _until_one_dies(waiting, flying, workers)
+        except BrokenProcessPool:
+            # Any of them may have been the cause: each gets a process of its own.
+            for suspect in flying.values():
+                yield _alone(suspect)
+
+
+def _until_one_dies(
+    waiting: deque[Task], flying: dict[Future[Outcome], Task], workers: int
+) -> Iterator[Outcome]:
+    pool = _pool(workers)
+    try:
+        while waiting or flying:
+            while waiting and len(flying) < 2 * workers:
+                future = pool.submit(execute, waiting[0])
+                flying[future] = waiting.popleft()
+            for future in wait(flying, return_when=FIRST_COMPLETED).done:
+                outcome = future.result()
+                del flying[future]
+                yield outcome
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _alone(task: Task) -> Outcome:
+    with _pool(1) as pool:
+        try:
+            return pool.submit(execute, task).result()
+        except BrokenProcessPool:
+            return Outcome(task.unit.key, reason=_DIED)
+
+
+def _pool(workers: int) -> ProcessPoolExecutor:
+    if "forkserver" in multiprocessing.get_all_start_methods():
+        # As clean as spawned ones, but the imports are done once for all.
+        context: BaseContext = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload([__name__])
+    else:
+        context = multiprocessing.get_context("spawn")
+    return ProcessPoolExecutor(workers, mp_context=context, initializer=_start)
+
+
+def _start() -> None:
+    """Leave Ctrl-C to the parent, and end with it: a killed parent cannot tell us to stop."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)

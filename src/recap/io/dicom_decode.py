@@ -1,0 +1,252 @@
+"""Stored bytes to one frame of numbers, by decoders that no damaged file can crash or hang.
+
+Fuzzing showed that gdcm aborts the process on damaged frames of every kind, that pylibjpeg-rle
+panics, that openjpeg believes any size that a frame names, and that CharLS runs on behind the end
+of a frame that was cut. Hence no gdcm but a decoder of our own for lossless JPEG, pydicom's own for
+RLE, a look at each frame's head before it is decoded, and an end mark behind those of JPEG-LS.
+"""
+
+from dataclasses import dataclass, replace
+from typing import IO, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from recap.errors import InputError
+from recap.extras import require
+from recap.io.dicom_codestream import FrameHead, has_boxes, j2k_head, jpeg_head
+from recap.io.dicom_jpeg import decode_lossless
+from recap.io.raster import MAX_PIXELS
+
+EXPORT_AGAIN = "Copy or export it again."
+IMPLICIT, LITTLE, BIG = "1.2.840.10008.1.2", "1.2.840.10008.1.2.1", "1.2.840.10008.1.2.2"
+_JPEG = "1.2.840.10008.1.2.4."
+_EXTENDED = _JPEG + "51"
+_LOSSLESS = (_JPEG + "57", _JPEG + "70")
+_JPEG_LS = (_JPEG + "80", _JPEG + "81")
+_J2K = (_JPEG + "90", _JPEG + "91")
+_HTJ2K = (_JPEG + "201", _JPEG + "202", _JPEG + "203")
+_RLE = "1.2.840.10008.1.2.5"
+_PLUGINS = {
+    _JPEG + "50": "pillow",
+    _EXTENDED: "pillow",
+    **dict.fromkeys(_JPEG_LS, "pyjpegls"),
+    **dict.fromkeys(_J2K, "pillow"),
+    **dict.fromkeys(_HTJ2K, "pylibjpeg"),
+    _RLE: "pydicom",
+}
+_END_OF_IMAGE = b"\xff\xd9"
+# RLE makes at most 128 bytes out of two.
+_RLE_MOST = 64
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How a file's pixels are stored."""
+
+    syntax: str
+    keyword: str
+    vr: str
+    start: int
+    length: int
+    """Bytes that the pixels can take at most."""
+    encapsulated: bool
+    rows: int
+    columns: int
+    frames: int
+    samples: int
+    bits_allocated: int
+    bits_stored: int
+    signed: bool
+    planar: bool
+    photometric: str
+    extended_offsets: tuple[bytes, bytes] | None = None
+
+    @property
+    def frame_bits(self) -> int:
+        """The size of one frame that is not compressed."""
+        bits = self.rows * self.columns * self.samples * self.bits_allocated
+        return bits // 3 * 2 if self.photometric == "YBR_FULL_422" else bits
+
+    def check(self, source: str) -> None:
+        """Refuse sizes that are impossible, too large, or not backed by bytes."""
+        size = f"{self.rows}x{self.columns} pixels"
+        if self.rows < 1 or self.columns < 1 or self.samples not in (1, 3):
+            raise InputError(
+                f"{source}: an image of {size} with {self.samples} samples each is not read: "
+                f"grey and three colours are. {EXPORT_AGAIN}"
+            )
+        if self.rows * self.columns > MAX_PIXELS:
+            raise InputError(
+                f"{source}: has {size}, and more than {MAX_PIXELS // 10**6} million are not read. "
+                "Cut it into tiles or shrink it."
+            )
+        if not 1 <= self.bits_stored <= self.bits_allocated <= 64:
+            raise InputError(
+                f"{source}: {self.bits_stored} bits stored in {self.bits_allocated} cannot be. "
+                f"{EXPORT_AGAIN}"
+            )
+        # Each compressed frame is an item with a head of eight bytes.
+        needed = 8 * self.frames if self.encapsulated else (self.frame_bits * self.frames + 7) // 8
+        if self.length < max(1, needed):
+            raise InputError(
+                f"{source}: the file ends early: {self.frames} frame(s) of {size} take at least "
+                f"{needed} bytes, and {self.length} are there. {EXPORT_AGAIN}"
+            )
+
+    def corrected(self) -> "Layout":
+        """Files without compression that name subsampled colour may hold it in full."""
+        full = replace(self, photometric="YBR_FULL")
+        subsampled = self.photometric == "YBR_FULL_422" and not self.encapsulated
+        return full if subsampled and self.length * 8 >= full.frame_bits * self.frames else self
+
+
+def decode_frame(stream: IO[bytes], layout: Layout, number: int, source: str) -> NDArray[Any]:
+    """One frame: (rows, columns), or RGB (rows, columns, 3)."""
+    stream.seek(layout.start)
+    if layout.encapsulated:
+        return _decode_compressed(stream, layout, number, source)
+    if layout.bits_allocated == 1 and layout.samples == 1:
+        return _unpack_bits(stream, layout, number)
+    if layout.syntax in _PLUGINS or layout.syntax in _LOSSLESS:
+        # Some programs unpack the pixels and leave the name of the compression in place.
+        layout = replace(layout, syntax=LITTLE)
+    decoder = _decoder(layout, source)
+    values, meta = decoder.as_array(stream, index=number, **_options(layout))
+    return _checked_colour(values, str(meta["photometric_interpretation"]), source)
+
+
+def _decode_compressed(stream: IO[bytes], layout: Layout, number: int, source: str) -> NDArray[Any]:
+    decoder = _decoder(layout, source)
+    encaps = require("pydicom.encaps", "dicom")
+    frame = encaps.get_frame(
+        stream,
+        number,
+        number_of_frames=layout.frames,
+        extended_offsets=layout.extended_offsets,
+    )
+    bits = _check_head(frame, layout)
+    if layout.syntax in _LOSSLESS:
+        return _lossless_values(frame, layout, source)
+    plugin = _plugin(decoder, layout, frame, bits, source)
+    # The mark would let other decoders make up what is missing.
+    guard = _END_OF_IMAGE if layout.syntax in _JPEG_LS else b""
+    item = encaps.encapsulate([frame + guard], has_bot=False)
+    options = _options(layout) | {"number_of_frames": 1}
+    try:
+        values, meta = decoder.as_array(item, index=0, decoding_plugin=plugin, **options)
+    except RuntimeError as error:
+        raise ValueError(f"a compressed frame: {str(error).rpartition('plugins:')[2]}") from error
+    return _checked_colour(values, str(meta["photometric_interpretation"]), source)
+
+
+def _check_head(frame: bytes, layout: Layout) -> int:
+    """The bits of a sample, once the frame's own size is known to be that of the file."""
+    if layout.syntax == _RLE:
+        if layout.frame_bits > 8 * _RLE_MOST * len(frame):
+            raise ValueError("a compressed frame ends early")
+        return layout.bits_stored
+    head = (j2k_head if layout.syntax in (*_J2K, *_HTJ2K) else jpeg_head)(frame)
+    expected = FrameHead(layout.rows, layout.columns, layout.samples, head.bits)
+    if head != expected or head.bits > layout.bits_allocated:
+        raise ValueError(
+            f"a compressed frame of {head.rows}x{head.columns}x{head.samples} in a file of "
+            f"{layout.rows}x{layout.columns}x{layout.samples}"
+        )
+    return head.bits
+
+
+def _decoder(layout: Layout, source: str) -> Any:
+    pixels = require("pydicom.pixels", "dicom")
+    try:
+        return pixels.get_decoder(layout.syntax)
+    except NotImplementedError as error:
+        raise InputError(
+            f"{source}: its pixels are stored as {_syntax_name(layout.syntax)}, which is not read. "
+            "Export it without compression, or as JPEG 2000."
+        ) from error
+
+
+def _plugin(decoder: Any, layout: Layout, frame: bytes, bits: int, source: str) -> str:
+    """The decoder to use; Pillow stumbles over JP2 boxes and cuts deep colour down to 8 bits."""
+    plugin = _PLUGINS.get(layout.syntax, "")
+    if layout.syntax in _J2K and (has_boxes(frame) or (bits > 8 and layout.samples == 3)):
+        plugin = "pylibjpeg"
+    if layout.syntax == _EXTENDED and bits > 8:
+        plugin = "pylibjpeg"
+    if plugin in decoder.available_plugins:
+        return plugin
+    name = _syntax_name(layout.syntax)
+    if layout.syntax == _EXTENDED:
+        raise InputError(
+            f"{source}: its pixels are stored as {name} with {bits} bits, for which no decoder is "
+            "installed. Install it with: pip install pylibjpeg-libjpeg (GPL-3, and therefore not "
+            "brought along)."
+        )
+    raise InputError(
+        f"{source}: its pixels are stored as {name}, for which no decoder is installed. "
+        "Install it with: pip install 'recap-ad[dicom]'"
+    )
+
+
+def _syntax_name(syntax: str) -> str:
+    return str(require("pydicom.uid", "dicom").UID(syntax).name)
+
+
+def _options(layout: Layout) -> dict[str, Any]:
+    """The layout in pydicom's words."""
+    return {
+        "rows": layout.rows,
+        "columns": layout.columns,
+        "number_of_frames": layout.frames,
+        "samples_per_pixel": layout.samples,
+        "bits_allocated": layout.bits_allocated,
+        "bits_stored": layout.bits_stored,
+        "pixel_representation": int(layout.signed),
+        "photometric_interpretation": layout.photometric,
+        "planar_configuration": int(layout.planar),
+        "pixel_keyword": layout.keyword,
+        "pixel_vr": layout.vr,
+    }
+
+
+def _checked_colour(values: NDArray[Any], photometric: str, source: str) -> NDArray[Any]:
+    if values.ndim == 3 and photometric != "RGB":
+        raise InputError(
+            f"{source}: its colours are stored as {photometric}, which is not read. "
+            "Export it as RGB."
+        )
+    return values
+
+
+def _lossless_values(frame: bytes, layout: Layout, source: str) -> NDArray[Any]:
+    """Samples with the sign of the file and without the bits that it does not use."""
+    values = decode_lossless(frame).astype(f"u{layout.bits_allocated // 8}")
+    unused = layout.bits_allocated - layout.bits_stored
+    values = (values << unused).view(f"{'i' if layout.signed else 'u'}{values.itemsize}") >> unused
+    if layout.samples == 1:
+        return values[..., 0]
+    if layout.photometric in ("YBR_FULL", "YBR_FULL_422"):
+        pixels = require("pydicom.pixels", "dicom")
+        return pixels.convert_color_space(values, "YBR_FULL", "RGB")
+    return _checked_colour(values, layout.photometric, source)
+
+
+def _unpack_bits(stream: IO[bytes], layout: Layout, number: int) -> NDArray[Any]:
+    """A frame of single bits, which may start and end inside of a byte.
+
+    pydicom reads a byte too few of some such frames.
+    """
+    count = layout.rows * layout.columns
+    first, skipped = divmod(number * count, 8)
+    length = (skipped + count + 7) // 8
+    # Words of a big-endian file have their two bytes exchanged, wherever the frame starts.
+    odd = first % 2
+    stream.seek(layout.start + first - odd)
+    packed = np.frombuffer(
+        stream.read((odd + length + 1) // 2 * 2).ljust(odd + length, b"\0"), "u1"
+    )
+    if layout.syntax == BIG and layout.vr == "OW":
+        packed = packed[: len(packed) // 2 * 2].reshape(-1, 2)[:, ::-1].reshape(-1)
+    bits = np.unpackbits(packed[odd:], bitorder="little")[skipped : skipped + count]
+    return bits.reshape(layout.rows, layout.columns)

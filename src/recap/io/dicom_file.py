@@ -1,0 +1,251 @@
+"""One opened DICOM file: its header, where its pixels lie, and its frames as stored.
+
+Only the header is kept in memory; every frame is read and decoded when it is asked for. The file
+is not believed: sizes are compared with the bytes there are before anything is set aside.
+"""
+
+import warnings
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from io import BytesIO
+from pathlib import Path
+from typing import IO, Any, Literal
+
+from numpy.typing import NDArray
+
+from recap.errors import InputError, RecapError
+from recap.extras import require
+from recap.io.dicom_decode import BIG, EXPORT_AGAIN, IMPLICIT, LITTLE, Layout, decode_frame
+from recap.io.dicom_display import Display, display_of
+from recap.io.dicom_geometry import Plane, geometry_of, plane_of
+from recap.io.dicom_tags import frame_tags, integer, text
+from recap.io.raster import _quiet
+from recap.types import Geometry, Identity
+
+_PIXEL_KEYWORDS = {0x08: "FloatPixelData", 0x09: "DoubleFloatPixelData", 0x10: "PixelData"}
+_FLOAT_BITS = {"FloatPixelData": 32, "DoubleFloatPixelData": 64}
+IDENTITY = ("PatientID", "StudyInstanceUID", "SeriesInstanceUID", "SOPInstanceUID")
+DICOMDIR = "1.2.840.10008.1.3.10"
+DEFLATED = "1.2.840.10008.1.2.1.99"
+_MAX_INFLATED = 2**31
+_LONGEST_REASON = 200
+
+
+@dataclass(frozen=True, eq=False)
+class DicomFile:
+    """The header of a file, and the way to its frames."""
+
+    path: Path
+    header: Any
+    """A pydicom dataset; its values are converted when asked for, so only inside `careful`."""
+    layout: Layout
+    inflated: bytes | None = None
+    """The whole data set of a deflated file, in which no frame can be found otherwise."""
+
+    def stored(self, number: int) -> NDArray[Any]:
+        """One frame as stored, (rows, columns) or RGB (rows, columns, 3)."""
+        with careful(self.path), self._stream() as stream:
+            return decode_frame(stream, self.layout, number, str(self.path))
+
+    def display(self, number: int) -> Display:
+        """How one frame is shown."""
+        with careful(self.path):
+            return display_of(
+                frame_tags(self.header, number),
+                self.layout.photometric,
+                self.layout.bits_stored,
+                self.header.original_encoding[1],
+            )
+
+    def geometry(self, number: int) -> Geometry:
+        """Where one frame lies."""
+        with careful(self.path):
+            return geometry_of(frame_tags(self.header, number))
+
+    def planes(self) -> list[Plane | None]:
+        """The planes of all frames."""
+        with careful(self.path):
+            frames = range(self.layout.frames)
+            return [plane_of(frame_tags(self.header, number)) for number in frames]
+
+    def identity(self) -> Identity:
+        """Whom and what the file shows."""
+        with careful(self.path):
+            return Identity(*(text(self.header, keyword) for keyword in IDENTITY))
+
+    def name(self, number: int) -> str:
+        """What a frame is called."""
+        return str(self.path) if self.layout.frames == 1 else f"{self.path}[{number}]"
+
+    def _stream(self) -> IO[bytes]:
+        return self.path.open("rb") if self.inflated is None else BytesIO(self.inflated)
+
+
+@contextmanager
+def careful(path: Path) -> Iterator[None]:
+    """Keep pydicom's warnings from the user, and turn its errors into one `InputError`."""
+    try:
+        # Filters are shared by all threads: one at a time, with the raster reader.
+        with _quiet, warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    except RecapError:
+        raise
+    except FileNotFoundError as error:
+        raise InputError(f"{path}: there is no such file.") from error
+    except PermissionError as error:
+        raise InputError(f"{path}: no permission to read this file.") from error
+    except IsADirectoryError as error:
+        raise InputError(f"{path}: this is a folder, not a DICOM file.") from error
+    except MemoryError as error:
+        raise InputError(f"{path}: decoding it takes more memory than there is.") from error
+    # pydicom and its decoders answer a damaged file with almost any exception.
+    except Exception as error:
+        reason = " ".join(str(error).split())[:_LONGEST_REASON] or type(error).__name__
+        raise InputError(f"{path}: the DICOM file is damaged ({reason}). {EXPORT_AGAIN}") from error
+
+
+def open_file(path: Path) -> DicomFile:
+    """Read a file's header and check that its pixels can be there."""
+    with careful(path), path.open("rb") as stream:
+        inflated = _inflated(stream, str(path))
+        if inflated is None:
+            header = _read_header(stream)
+            return DicomFile(path, header, _layout(header, stream, str(path)))
+        unpacked = BytesIO(inflated[1])
+        header = _read_inflated(unpacked, inflated[0])
+        return DicomFile(path, header, _layout(header, unpacked, str(path)), inflated[1])
+
+
+def scan_header(path: Path, keywords: list[str]) -> tuple[Any, bool]:
+    """These values of a file's header, and whether pixels follow it; inside of `careful`."""
+    with path.open("rb") as stream:
+        inflated = _inflated(stream, str(path))
+        if inflated is None:
+            header = _read_header(stream, keywords)
+            return header, _pixel_element(stream, *header.original_encoding) is not None
+        unpacked = BytesIO(inflated[1])
+        header = _read_inflated(unpacked, inflated[0])
+        return header, _pixel_element(unpacked, False, True) is not None
+
+
+def _read_header(stream: IO[bytes], keywords: list[str] | None = None) -> Any:
+    """Parse up to the pixels; the stream then stands at their element, or at its end."""
+    pydicom = require("pydicom", "dicom")
+    stream.seek(0)
+    return pydicom.dcmread(stream, stop_before_pixels=True, force=True, specific_tags=keywords)
+
+
+def _inflated(stream: IO[bytes], source: str) -> tuple[Any, bytes] | None:
+    """File meta and unpacked data set of a deflated file; pydicom would unpack without a limit."""
+    reader = require("pydicom.filereader", "dicom")
+    if DEFLATED.encode() not in stream.read(2048):
+        return None
+    stream.seek(0)
+    reader.read_preamble(stream, True)
+    meta = reader.read_dataset(stream, False, True, stop_when=lambda tag, *_: tag.group != 2)
+    if text(meta, "TransferSyntaxUID") != DEFLATED:
+        return None
+    data = zlib.decompressobj(-zlib.MAX_WBITS).decompress(stream.read(), _MAX_INFLATED + 1)
+    if len(data) > _MAX_INFLATED:
+        raise InputError(f"{source}: unpacks to more than 2 GB, the most that is read.")
+    return meta, data
+
+
+def _read_inflated(stream: IO[bytes], meta: Any) -> Any:
+    reader = require("pydicom.filereader", "dicom")
+    header = reader.read_dataset(
+        stream, False, True, stop_when=lambda tag, *_: tag.group == 0x7FE0 and tag.elem >= 8
+    )
+    header.file_meta = meta
+    header.set_original_encoding(False, True)
+    return header
+
+
+def _layout(header: Any, stream: IO[bytes], source: str) -> Layout:
+    element = _pixel_element(stream, *header.original_encoding)
+    if element is None:
+        raise InputError(f"{source}: {why_no_pixels(header)}")
+    keyword, vr, length = element
+    start = stream.tell()
+    left = stream.seek(0, 2) - start
+    samples = integer(header, "SamplesPerPixel") or 1
+    allocated = _FLOAT_BITS.get(keyword) or integer(header, "BitsAllocated")
+    layout = Layout(
+        syntax=_syntax(header),
+        keyword=keyword,
+        vr=vr,
+        start=start,
+        length=left if length is None else min(length, left),
+        encapsulated=length is None,
+        rows=integer(header, "Rows"),
+        columns=integer(header, "Columns"),
+        frames=max(1, integer(header, "NumberOfFrames")),
+        samples=samples,
+        bits_allocated=allocated,
+        bits_stored=integer(header, "BitsStored") or allocated,
+        signed=integer(header, "PixelRepresentation") == 1,
+        planar=integer(header, "PlanarConfiguration") == 1,
+        photometric=_photometric(header, samples),
+        extended_offsets=_extended_offsets(header),
+    )
+    layout.check(source)
+    return layout.corrected()
+
+
+def why_no_pixels(header: Any) -> str:
+    """Why a data set without pixels is not an image."""
+    if not len(header):
+        return f"this is not a DICOM file, or a damaged one. {EXPORT_AGAIN}"
+    if text(getattr(header, "file_meta", {}), "MediaStorageSOPClassUID") == DICOMDIR:
+        return "a DICOMDIR lists images but holds none. Name the folder that it stands in."
+    if integer(header, "Rows"):
+        return f"the file ends before its pixels. {EXPORT_AGAIN}"
+    kind = text(header, "Modality") or text(header, "SOPClassUID") or "no modality named"
+    return (
+        f"holds no pixels ({kind}), so there is nothing to look at. Leave out reports, plans, "
+        "structures and presentation states."
+    )
+
+
+def _photometric(header: Any, samples: int) -> str:
+    named = text(header, "PhotometricInterpretation").upper()
+    grey = named in ("MONOCHROME1", "MONOCHROME2", "PALETTE COLOR")
+    if samples == 1:
+        return named if grey else "MONOCHROME2"
+    return "RGB" if grey or not named else named
+
+
+def _pixel_element(
+    stream: IO[bytes], implicit: bool, little: bool
+) -> tuple[str, str, int | None] | None:
+    """Keyword, VR and length (None if undefined) of the element that the stream stands at."""
+    order: Literal["little", "big"] = "little" if little else "big"
+    head = stream.read(8)
+    group, element = (int.from_bytes(head[i : i + 2], order) for i in (0, 2))
+    if len(head) < 8 or group != 0x7FE0 or element not in _PIXEL_KEYWORDS:
+        return None
+    vr = head[4:6].decode("latin-1")
+    if implicit or not vr.isupper():  # some writers go over to implicit half-way
+        vr, length = "OW", int.from_bytes(head[4:], order)
+    else:
+        length = int.from_bytes(stream.read(4), order)
+    return _PIXEL_KEYWORDS[element], vr, None if length == 0xFFFFFFFF else length
+
+
+def _syntax(header: Any) -> str:
+    """The transfer syntax; a file without one is not compressed."""
+    named = text(getattr(header, "file_meta", {}), "TransferSyntaxUID")
+    implicit, little = header.original_encoding
+    if named == DEFLATED:
+        return LITTLE
+    return named or (IMPLICIT if implicit else LITTLE if little else BIG)
+
+
+def _extended_offsets(header: Any) -> tuple[bytes, bytes] | None:
+    tables = header.get("ExtendedOffsetTable"), header.get("ExtendedOffsetTableLengths")
+    if all(isinstance(table, bytes) and table for table in tables):
+        return tables
+    return None

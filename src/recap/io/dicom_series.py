@@ -1,0 +1,144 @@
+"""The DICOM files of a folder as cases: slices of one series together, other images alone."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from recap.config import ReadingSettings
+from recap.errors import InputError
+from recap.io.case import Case, LazyImages
+from recap.io.dicom import open_dicom, read_frame
+from recap.io.dicom_file import careful, open_file, scan_header, why_no_pixels
+from recap.io.dicom_geometry import Plane, same_frame, why_no_grid
+from recap.io.dicom_split import KEYWORDS, Slice, slice_of, split
+from recap.io.dicom_stack import Stack, stack_case
+from recap.io.dicom_tags import integer, text
+from recap.io.window import parse_window
+
+# The files of a series of these are slices of one body; of others, images of their own.
+STACKED = ("CT", "MR", "PT")
+_NOT_IMAGES = {"SEG": "a segmentation", "RTDOSE": "a dose distribution"}
+
+
+@dataclass(frozen=True, eq=False)
+class Series:
+    """Files that make one case, in the order in which they are shown."""
+
+    name: str
+    files: tuple[Path, ...]
+    uid: str = ""
+    planes: tuple[Plane | None, ...] = ()
+    size_hw: tuple[int, int] = (0, 0)
+    note: str = ""
+    """What was decided about them, and why."""
+    skipped: str = ""
+    """Why they are no images; such a series is not to be opened."""
+
+
+def group_series(files: Sequence[Path]) -> list[Series]:
+    """Sort DICOM files into cases by their headers.
+
+    A file whose header cannot be read is a series of its own, so that opening it tells why.
+    """
+    series: list[Series] = []
+    stacks: dict[object, list[list[Slice]]] = {}
+    for path in sorted(set(files)):
+        try:
+            found = _scan(path)
+        except InputError:
+            found = Series(str(path), (path,))
+        if isinstance(found, Series):
+            series.append(found)
+        else:
+            _join(stacks.setdefault(found.group, []), found)
+    for slices in (slices for group in stacks.values() for slices in group):
+        series += _series_of(slices)
+    return _with_own_names(sorted(series, key=lambda each: min(each.files)))
+
+
+def open_series(series: Series, reading: ReadingSettings) -> Case:
+    """Open a series: a volume where its slices make one, else frames in order."""
+    if series.skipped:
+        raise InputError(f"{series.name}: {series.skipped}")
+    if len(series.files) == 1:
+        return open_dicom(series.files[0], reading)
+    planes = [plane for plane in series.planes if plane is not None]
+    first = open_file(series.files[0])
+    if len(planes) == len(series.files) and not why_no_grid(planes):
+        stack = Stack(
+            series.name,
+            planes,
+            series.size_hw,
+            first.identity(),
+            lambda number: (open_file(series.files[number]), 0),
+        )
+        return stack_case(stack, reading)
+    window = parse_window(reading.window)
+    images = LazyImages(
+        len(series.files), lambda number: read_frame(open_file(series.files[number]), 0, window)
+    )
+    return Case("frames", series.name, images, replace(first.identity(), instance=""))
+
+
+def _scan(path: Path) -> Series | Slice:
+    """A slice to be joined with others, or a file that stands alone."""
+    with careful(path):
+        header, has_pixels = scan_header(path, KEYWORDS)
+        modality = text(header, "Modality")
+        alone = Series(str(path), (path,), text(header, "SeriesInstanceUID"))
+        if not has_pixels:
+            # Without its pixels an image is damaged; what is no image at all is left out.
+            damaged = not len(header) or integer(header, "Rows")
+            return alone if damaged else replace(alone, skipped=why_no_pixels(header))
+        if modality in _NOT_IMAGES:
+            return replace(alone, skipped=f"holds {_NOT_IMAGES[modality]}, not an image.")
+        if modality not in STACKED or integer(header, "NumberOfFrames") > 1:
+            return alone
+        return slice_of(path, header)
+
+
+def _join(stacks: list[list[Slice]], new: Slice) -> None:
+    """Put a slice to those that have its orientation and spacing."""
+    for slices in stacks:
+        planes = [each.plane for each in (slices[0], new) if each.plane]
+        if not planes or (len(planes) == 2 and same_frame(planes)):
+            slices.append(new)
+            return
+    stacks.append([new])
+
+
+def _series_of(slices: list[Slice]) -> list[Series]:
+    parts, copies = split(slices)
+    found = [
+        Series(str(copy.path), (copy.path,), copy.series, skipped=f"a copy of {original.path}.")
+        for copy, original in copies
+    ]
+    for number, part in enumerate(parts, start=1):
+        first = part.slices[0]
+        name = f"series-{first.series_number or first.series.rpartition('.')[2] or 0}"
+        if len(parts) > 1:
+            name += f"-{number}"
+        files = tuple(each.path for each in part.slices)
+        found.append(
+            Series(
+                str(files[0] if len(files) == 1 else min(files).parent / name),
+                files,
+                first.series,
+                tuple(each.plane for each in part.slices),
+                first.size_hw,
+                part.note,
+            )
+        )
+    return found
+
+
+def _with_own_names(series: list[Series]) -> list[Series]:
+    """Tell apart what has the same number in the same folder."""
+    seen: Counter[str] = Counter()
+    named = []
+    for each in series:
+        seen[each.name] += 1
+        again = seen[each.name] > 1
+        named.append(replace(each, name=f"{each.name}-{seen[each.name]}") if again else each)
+    return named

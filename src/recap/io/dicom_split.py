@@ -1,0 +1,172 @@
+"""Slices of one series, size and orientation, parted until each place is held once."""
+
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from recap.io.dicom_geometry import SAME_PLACE_MM, Plane, plane_of, why_no_grid
+from recap.io.dicom_tags import integer, text
+
+# By what the images of one place may differ, and what that is called.
+_DIFFERENCES = {
+    "ImageType": "image type",
+    "EchoTime": "echo time",
+    "DiffusionBValue": "b-value",
+    "TemporalPositionIdentifier": "temporal position",
+    "AcquisitionNumber": "acquisition",
+}
+KEYWORDS = [
+    *_DIFFERENCES,
+    *("SOPClassUID", "SOPInstanceUID", "StudyInstanceUID", "SeriesInstanceUID", "SeriesNumber"),
+    *("Modality", "InstanceNumber", "NumberOfFrames", "Rows", "Columns", "SamplesPerPixel"),
+    *("ImagePositionPatient", "ImageOrientationPatient", "PixelSpacing"),
+    *("SpacingBetweenSlices", "SliceThickness"),
+]
+
+
+@dataclass(frozen=True, eq=False)
+class Slice:
+    """What the header of a single-frame file says of its place among others."""
+
+    path: Path
+    series: str
+    series_number: int
+    instance: str
+    order: int
+    size_hw: tuple[int, int]
+    group: tuple[object, ...]
+    """Slices that differ in this never belong together."""
+    plane: Plane | None
+    labels: dict[str, str]
+
+
+class Part(NamedTuple):
+    """Slices that are shown together, in order, and what was decided about them."""
+
+    slices: list[Slice]
+    note: str
+
+
+def slice_of(path: Path, header: Any) -> Slice:
+    """A slice from its header."""
+    labels = {keyword: text(header, keyword) for keyword in _DIFFERENCES}
+    # A file that names no series is taken to belong to its folder.
+    series = text(header, "SeriesInstanceUID")
+    size_hw = (integer(header, "Rows"), integer(header, "Columns"))
+    localiser = "LOCALIZER" in labels["ImageType"].upper()
+    return Slice(
+        path=path,
+        series=series,
+        series_number=integer(header, "SeriesNumber"),
+        instance=text(header, "SOPInstanceUID"),
+        order=integer(header, "InstanceNumber"),
+        size_hw=size_hw,
+        group=(
+            text(header, "StudyInstanceUID"),
+            series or path.parent,
+            size_hw,
+            integer(header, "SamplesPerPixel"),
+            localiser,
+        ),
+        plane=plane_of(header),
+        labels=labels,
+    )
+
+
+def split(slices: Sequence[Slice]) -> tuple[list[Part], list[tuple[Slice, Slice]]]:
+    """Parts that are shown together, and the copies that were left out, each with its original."""
+    ordered = sorted(slices, key=lambda each: (each.order, str(each.path)))
+    if any(each.plane is None for each in ordered):
+        note = "" if len(ordered) == 1 else "frames: the files do not say where the slices lie"
+        return [Part(ordered, note)], []
+    kept, copies = _without_copies(ordered)
+    return _parts(kept, list(_DIFFERENCES), ""), copies
+
+
+def _without_copies(slices: list[Slice]) -> tuple[list[Slice], list[tuple[Slice, Slice]]]:
+    seen: dict[tuple[str, float, int], Slice] = {}
+    kept, copies = [], []
+    for each in slices:
+        # The place is part of it because careless anonymising gives all slices the same name.
+        key = (each.instance, round(_place(each), 2), each.order)
+        if each.instance and key in seen:
+            copies.append((each, seen[key]))
+        else:
+            seen[key] = each
+            kept.append(each)
+    return kept, copies
+
+
+def _parts(slices: list[Slice], keywords: list[str], why: str) -> list[Part]:
+    """Part by the first difference that gives each part all places, then by the next."""
+    places = _places(slices)
+    held = Counter(places[each.path] for each in slices)
+    if max(held.values()) == 1:
+        return [_sorted_part(slices, why)]
+    if len(held) == 1:
+        return [Part(slices, _joined(why, "frames: all images lie at the same place"))]
+    for number, keyword in enumerate(keywords):
+        values = defaultdict(list)
+        for each in slices:
+            values[each.labels[keyword]].append(each)
+        if len(values) > 1 and all(_covers(part, places, len(held)) for part in values.values()):
+            note = f"parted by {_DIFFERENCES[keyword]}"
+            return [
+                part
+                for value, own in values.items()
+                for part in _parts(own, keywords[number + 1 :], _joined(why, f"{note} ({value})"))
+            ]
+    return _parts_by_turn(slices, places, held, why)
+
+
+def _parts_by_turn(
+    slices: list[Slice], places: dict[Path, int], held: Counter[int], why: str
+) -> list[Part]:
+    """Whether phases or slices are numbered first, the n-th image of each place is phase n."""
+    times = set(held.values())
+    if len(times) > 1:
+        note = "frames: some places are held by more images than others"
+        return [Part(slices, _joined(why, note))]
+    turns: Counter[int] = Counter()
+    parts: list[list[Slice]] = [[] for _ in range(times.pop())]
+    for each in slices:
+        place = places[each.path]
+        parts[turns[place]].append(each)
+        turns[place] += 1
+    note = "parted by instance number"
+    return [
+        _sorted_part(part, _joined(why, f"{note} ({number})"))
+        for number, part in enumerate(parts, start=1)
+    ]
+
+
+def _sorted_part(slices: list[Slice], why: str) -> Part:
+    ordered = sorted(slices, key=_place)
+    if len(ordered) == 1:
+        return Part(ordered, why)
+    reason = why_no_grid([each.plane for each in ordered if each.plane])
+    return Part(ordered, _joined(why, f"frames: {reason}" if reason else ""))
+
+
+def _places(slices: list[Slice]) -> dict[Path, int]:
+    """The number of the place that each slice holds; rounding must not part neighbours."""
+    ordered = sorted(slices, key=_place)
+    places, number = {}, 0
+    for before, each in zip([ordered[0], *ordered], ordered, strict=False):
+        number += _place(each) - _place(before) > SAME_PLACE_MM
+        places[each.path] = number
+    return places
+
+
+def _covers(part: list[Slice], places: dict[Path, int], count: int) -> bool:
+    return len({places[each.path] for each in part}) == count
+
+
+def _place(each: Slice) -> float:
+    return each.plane.place_mm if each.plane else 0.0
+
+
+def _joined(*notes: str) -> str:
+    return "; ".join(note for note in notes if note)

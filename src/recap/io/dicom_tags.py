@@ -1,0 +1,91 @@
+"""Values out of a DICOM data set that may say anything: typed, or else the empty value."""
+
+import math
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+# The functional groups in which enhanced files keep what others say at the top.
+_GROUPS = (
+    "PixelMeasuresSequence",
+    "PlanePositionSequence",
+    "PlaneOrientationSequence",
+    "PixelValueTransformationSequence",
+    "FrameVOILUTSequence",
+)
+
+
+class Tags(Protocol):
+    """Anything that has values by keyword, as a pydicom data set does."""
+
+    def get(self, keyword: str) -> Any:
+        """The value, or None."""
+
+
+@dataclass(frozen=True)
+class LayeredTags:
+    """Data sets of which the first that says something is right."""
+
+    layers: tuple[Tags, ...]
+
+    def get(self, keyword: str) -> Any:
+        """The value, or None."""
+        found = (_value(layer, keyword) for layer in self.layers)
+        return next((value for value in found if value is not None), None)
+
+
+def text(tags: Tags, keyword: str) -> str:
+    """A value as text; several are joined as the file joins them."""
+    value = _value(tags, keyword)
+    if value is None or isinstance(value, bytes):
+        return ""
+    if isinstance(value, str) or not hasattr(value, "__iter__"):
+        return str(value).strip(" \0")
+    return "\\".join(map(str, value))
+
+
+def numbers(tags: Tags, keyword: str) -> tuple[float, ...]:
+    """All values as finite numbers; none if one of them is not."""
+    value = _value(tags, keyword)
+    if value is None or isinstance(value, str | bytes):
+        return ()
+    try:
+        found = tuple(map(float, value if hasattr(value, "__iter__") else [value]))
+    except (TypeError, ValueError, OverflowError):
+        return ()
+    return found if all(map(math.isfinite, found)) else ()
+
+
+def number(tags: Tags, keyword: str) -> float | None:
+    """The first value as a finite number."""
+    found = numbers(tags, keyword)
+    return found[0] if found else None
+
+
+def integer(tags: Tags, keyword: str) -> int:
+    """The first value as a whole number, or 0."""
+    return int(number(tags, keyword) or 0)
+
+
+def items(tags: Tags, keyword: str) -> list[Any]:
+    """The items of a sequence."""
+    value = _value(tags, keyword)
+    if isinstance(value, str | bytes) or not hasattr(value, "__iter__"):
+        return []
+    return [item for item in value if hasattr(item, "get")]
+
+
+def frame_tags(header: Any, frame: int) -> Tags:
+    """What a file says of one frame: its own functional groups, the shared ones, the top."""
+    own = items(header, "PerFrameFunctionalGroupsSequence")[frame : frame + 1]
+    groups = [*own, *items(header, "SharedFunctionalGroupsSequence")[:1]]
+    layers = (item for group in groups for name in _GROUPS for item in items(group, name)[:1])
+    return LayeredTags((*layers, header))
+
+
+def _value(tags: Tags, keyword: str) -> Any:
+    # pydicom parses a value when it is asked for it, and a damaged one may raise anything. What
+    # cannot be parsed is as good as absent: the pixels may well be sound.
+    try:
+        return tags.get(keyword)
+    except Exception:
+        return None

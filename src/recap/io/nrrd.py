@@ -1,0 +1,172 @@
+"""NRRD volumes whose header and voxels share one file.
+
+Fields are parsed by pynrrd; voxels are streamed here, so that a damaged or hostile header cannot
+claim memory.
+"""
+
+import bz2
+import gzip
+import math
+import re
+from pathlib import Path
+from typing import IO, Any, cast
+
+import numpy as np
+
+from recap.config import Axis
+from recap.errors import InputError
+from recap.extras import require
+from recap.io.nrrd_space import Header, affine_ras, spatial_axes
+from recap.io.volume import Volume, grid_for
+from recap.io.voxels import (
+    UNPACK_ERRORS,
+    choose_frame,
+    one_line_errors,
+    open_unpacked,
+    read_voxels,
+    seek_voxels,
+)
+from recap.types import FloatArray
+
+_MAGIC = re.compile(rb"NRRD000\d")
+_MAX_HEADER = 2**22
+_TYPES = {
+    "i1": "signed char, int8, int8_t",
+    "u1": "uchar, unsigned char, uint8, uint8_t",
+    "i2": "short, short int, signed short, signed short int, int16, int16_t",
+    "u2": "ushort, unsigned short, unsigned short int, uint16, uint16_t",
+    "i4": "int, signed int, int32, int32_t",
+    "u4": "uint, unsigned int, uint32, uint32_t",
+    "i8": "longlong, long long, long long int, signed long long, signed long long int, "
+    "int64, int64_t",
+    "u8": "ulonglong, unsigned long long, unsigned long long int, uint64, uint64_t",
+    "f4": "float",
+    "f8": "double",
+}
+_CODES = {name: code for code, names in _TYPES.items() for name in names.split(", ")}
+_REQUIRED = ("type", "dimension", "sizes", "encoding")
+_SKIPS = ("line skip", "lineskip", "byte skip", "byteskip")
+
+
+def is_nrrd(path: str | Path) -> bool:
+    """Whether a file starts as NRRD does."""
+    try:
+        with open_unpacked(Path(path)) as stream:
+            return _MAGIC.match(stream.read(8)) is not None
+    except (InputError, *UNPACK_ERRORS):
+        return False
+
+
+def read_nrrd(path: str | Path, axis: Axis, frame: int | None = None) -> Volume:
+    """Read a volume in the file's own unit, cut along an axis of the body.
+
+    Voxels that are NaN or infinite, as resampling leaves them outside the field of view, become
+    the lowest finite value. `frame` chooses one volume of a series in time.
+    """
+    path = Path(path)
+    with one_line_errors(path), open_unpacked(path) as stream:
+        header = _read_header(stream, path)
+        sizes = _sizes(header, path)
+        spatial = spatial_axes(header, len(sizes))
+        affine = affine_ras(header, spatial)
+        voxels = _unpacked(stream, header, path)
+        stored = _read_frame(voxels, header, sizes, spatial, frame, path)
+        grid = grid_for(stored.shape, affine, axis, str(path))
+        return Volume(grid.take(stored), grid, str(path))
+
+
+def _read_header(stream: IO[bytes], path: Path) -> Header:
+    nrrd = require("nrrd", "volumes")
+    if not _MAGIC.match(magic := stream.readline(80)):
+        raise InputError(f"{path}: this is not an NRRD file. Save the volume as NRRD or NIfTI.")
+    fields = [magic]
+    left = _MAX_HEADER
+    while (line := stream.readline(left)).rstrip():
+        left -= len(line)
+        # Comments and free "key:=value" lines say nothing about the voxels.
+        if field := re.match(rb"([^#:]+)(:[^=].*)", line, re.DOTALL):
+            fields.append(field[1].lower() + field[2])
+    header = dict(nrrd.read_header(fields))
+    _check_attached(header, path)
+    missing = [name for name in _REQUIRED if name not in header]
+    if missing or not line:
+        raise ValueError(f"its header ends before {', '.join(missing) or 'the voxels start'}")
+    return header
+
+
+def _check_attached(header: Header, path: Path) -> None:
+    other = header.get("data file", header.get("datafile"))
+    if other is not None:
+        raise InputError(
+            f"{path}: its voxels stand in another file ({other}). Save the volume as one .nrrd "
+            "file."
+        )
+    skip = next((name for name in _SKIPS if header.get(name, 0) != 0), None)
+    if skip:
+        raise InputError(
+            f"{path}: '{skip}: {header[skip]}' is not supported. Save the volume again without it."
+        )
+
+
+def _sizes(header: Header, path: Path) -> tuple[int, ...]:
+    sizes = tuple(int(size) for size in header["sizes"])
+    if len(sizes) != header["dimension"]:
+        raise ValueError(f"dimension {header['dimension']} does not fit sizes {sizes}")
+    for kind, size in zip(header.get("kinds", []), sizes, strict=False):
+        if size > 1 and re.search("color|complex|vector|matrix|gradient|normal", kind, re.I):
+            raise InputError(
+                f"{path}: its voxels are of the kind {kind}, not grey values. Save the magnitude "
+                "or one channel as a volume of its own."
+            )
+    return sizes
+
+
+def _dtype(header: Header, path: Path) -> np.dtype[Any]:
+    code = _CODES.get(str(header["type"]).lower())
+    if code is None:
+        raise InputError(f"{path}: its voxels are of type '{header['type']}', not numbers.")
+    order = {"little": "<", "big": ">"}.get(str(header.get("endian")).lower())
+    if order is None and code[1] != "1":
+        raise ValueError("its header does not say whether it is little or big endian")
+    return np.dtype((order or "") + code)
+
+
+def _unpacked(stream: IO[bytes], header: Header, path: Path) -> IO[bytes]:
+    match str(header["encoding"]).lower():
+        case "raw":
+            return stream
+        case "gz" | "gzip":
+            return cast(IO[bytes], gzip.GzipFile(fileobj=stream, mode="rb"))
+        case "bz2" | "bzip2":
+            return cast(IO[bytes], bz2.BZ2File(stream, "rb"))
+        case encoding:
+            raise InputError(
+                f"{path}: voxels in the encoding '{encoding}' are not read. Save the volume as "
+                "raw or gzip."
+            )
+
+
+def _read_frame(
+    stream: IO[bytes],
+    header: Header,
+    sizes: tuple[int, ...],
+    spatial: list[int],
+    frame: int | None,
+    path: Path,
+) -> FloatArray:
+    """One volume (i, j, k); its frames may be stored one after the other or voxel by voxel."""
+    kept = [i for i, size in enumerate(sizes) if i in spatial or size != 1]
+    others = [i for i in kept if i not in spatial]
+    shape = tuple(sizes[i] for i in kept)
+    number = choose_frame([sizes[i] for i in others], frame, shape, path)
+    dtype = _dtype(header, path)
+    skip = 0
+    after_another = others == kept[-1:]
+    if after_another:
+        shape = shape[:-1]
+        skip = number * math.prod(shape) * dtype.itemsize
+    seek_voxels(stream, stream.tell() + skip, shape, dtype, path)
+    values = read_voxels(stream, shape, dtype, str(path))
+    if others and not after_another:
+        values = np.asfortranarray(values.take(number, axis=kept.index(others[0])))
+    return values if values.ndim == 3 else values[..., None]

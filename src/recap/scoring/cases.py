@@ -1,0 +1,132 @@
+"""Scoring a case: each of its images, one score for the whole, and one map of it all."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from recap.errors import InputError
+from recap.io import Case
+from recap.scoring.detector import Detector
+from recap.scoring.parts import ImageScore, Part, Parts
+from recap.types import FloatArray, Image
+
+# A slide's map keeps one value for this many pixels of a tile per side: no detector sees finer.
+SLIDE_MAP_STEP_PX = 16
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True, eq=False)
+class CasePrediction:
+    """What a detector says about a case.
+
+    `map` is (H, W) for a picture and (N, H, W) for frames and volumes, in the images' own pixels.
+    A slide's map covers it from its upper left corner, `source_px_per_px` slide pixels for one
+    value; what was not looked at (background) is NaN.
+    """
+
+    total: ImageScore
+    images: tuple[ImageScore, ...]
+    origins_px: tuple[tuple[int, int], ...]
+    """Row and column where each image starts in its source: tiles of a slide; otherwise 0, 0."""
+    map: FloatArray
+    source_px_per_px: float = 1.0
+
+    @property
+    def score(self) -> float:
+        """One score for the whole case."""
+        return self.total.score
+
+    @property
+    def highest(self) -> int:
+        """The number of the image with the highest score."""
+        return int(np.argmax([image.score for image in self.images]))
+
+
+def score_case(
+    detector: Detector,
+    case: Case,
+    parts: Parts | None = None,
+    progress: Progress = lambda done, total: None,
+    top_k: float | None = None,
+) -> CasePrediction:
+    """Score every image of a case and put the results together.
+
+    Images whose result is among the `parts` already are not scored again. The case's score is the
+    mean over the highest share `top_k` of its images.
+    """
+    parts = Parts(None) if parts is None else parts
+    kept: list[Part] = []
+    for number in range(len(case.images)):
+        progress(number, len(case.images))
+        part = parts.get(number)
+        if part is None:
+            part = _score_part(detector, case.images[number], case.kind == "slide")
+            parts.put(number, part)
+        kept.append(part)
+    progress(len(case.images), len(case.images))
+    scores = tuple(part.scores for part in kept)
+    total = combine_scores(scores, top_k or detector.card.settings.reading.volume_top_k)
+    origins = tuple(part.origin_px for part in kept)
+    if case.kind == "slide":
+        return CasePrediction(total, scores, origins, *lay_out(kept, case.size_hw or (0, 0)))
+    maps = [part.map for part in kept]
+    whole = maps[0] if case.kind == "image" else _stack(maps, case)
+    return CasePrediction(total, scores, origins, whole)
+
+
+def combine_scores(scores: Sequence[ImageScore], share: float) -> ImageScore:
+    """One score from many: the mean of the highest share of them, each branch on its own."""
+    if not scores:
+        raise InputError("The case holds no images, so there is nothing to score.")
+    total = top_mean([image.score for image in scores], share)
+    prototype = [s for image in scores if (s := image.score_prototype) is not None]
+    memory = [s for image in scores if (s := image.score_memory) is not None]
+    return ImageScore(
+        total,
+        top_mean(prototype, share) if prototype else None,
+        top_mean(memory, share) if memory else None,
+    )
+
+
+def top_mean(values: Sequence[float], share: float) -> float:
+    """Mean of the max(1, int(share · N)) largest values."""
+    count = max(1, int(share * len(values) + 1e-9))
+    return float(np.mean(sorted(values)[-count:]))
+
+
+def pool_map(map: FloatArray, step: int = SLIDE_MAP_STEP_PX) -> FloatArray:
+    """Mean of each step × step block: (H, W) -> (⌈H/step⌉, ⌈W/step⌉); the last may be smaller."""
+    rows, columns = (np.arange(0, side, step) for side in map.shape)
+    sums = np.add.reduceat(np.add.reduceat(map, rows, axis=0), columns, axis=1)
+    counts = np.outer(np.diff([*rows, map.shape[0]]), np.diff([*columns, map.shape[1]]))
+    return (sums / counts).astype(np.float32)
+
+
+def lay_out(tiles: Sequence[Part], size_hw: tuple[int, int]) -> tuple[FloatArray, float]:
+    """Lay the pooled maps of a slide's tiles where they belong; what has no tile stays NaN."""
+    step = tiles[0].source_px_per_px
+    height, width = (int(np.ceil(side / step)) for side in size_hw)
+    whole = np.full((height, width), np.nan, np.float32)
+    for tile in tiles:
+        top, left = (round(start / step) for start in tile.origin_px)
+        space = whole[top : top + tile.map.shape[0], left : left + tile.map.shape[1]]
+        space[:] = tile.map[: space.shape[0], : space.shape[1]]
+    return whole, step
+
+
+def _score_part(detector: Detector, image: Image, is_tile: bool) -> Part:
+    prediction = detector.score(image)
+    scores = ImageScore(prediction.score, prediction.score_prototype, prediction.score_memory)
+    if not is_tile:
+        return Part(scores, prediction.map)
+    geometry = image.geometry
+    step = geometry.source_px_per_px * SLIDE_MAP_STEP_PX
+    return Part(scores, pool_map(prediction.map), geometry.origin_px, step)
+
+
+def _stack(maps: Iterable[FloatArray], case: Case) -> FloatArray:
+    maps = list(maps)
+    if len({map.shape for map in maps}) > 1:
+        raise InputError(f"{case.source}: its frames differ in size. Score them one by one.")
+    return np.stack(maps)
