@@ -18,7 +18,7 @@ def test_score_a_folder(command, bundle, domains, tmp_path):
     out = tmp_path / "out"
     images = domains[0].root / "test" / "Ungood" / "img"
     result = command("score", bundle, images, "--out", out)
-    assert (result.code, result.out) == (0, f"2 cases scored, 0 failed: {out}/scores.csv\n")
+    assert (result.code, result.out) == (0, f"Scored 2 of 2 cases (2 images): {out}/scores.csv\n")
     detector = recap.load(bundle)
     for row in rows(out):
         prediction = detector.score(images / row["case"])
@@ -35,7 +35,7 @@ def test_a_corrupt_file_is_exit_code_1(command, bundle, domains, tmp_path):
     bad.write_bytes(b"nothing")
     result = command("score", bundle, good, bad, "--out", tmp_path / "out")
     assert result.code == 1
-    assert "1 cases scored, 1 failed" in result.out
+    assert "Scored 1 of 2 cases (1 images)" in result.out
     assert "bad.png" in result.err
     assert [row["status"] for row in rows(tmp_path / "out")] == ["ok", "error"]
 

@@ -119,7 +119,7 @@ def test_an_interrupted_run_goes_on(few_shot, images, tmp_path, scored):
     whole = score_to_folder(few_shot, cases, tmp_path / "whole", draw)
     scored.clear()
 
-    def kill(done, total, name):
+    def kill(stage, done, total, name):
         if done == 2:
             raise KeyboardInterrupt
 
@@ -230,7 +230,8 @@ def test_progress_names_each_case(few_shot, images, tmp_path):
     steps = []
     cases = find_cases([images])
     score_to_folder(few_shot, cases, tmp_path / "out", draw, lambda *step: steps.append(step))
-    assert steps == [(i, 5, case.name) for i, case in enumerate(cases)] + [(5, 5, "")]
+    named = [("score", i, 5, case.name) for i, case in enumerate(cases)]
+    assert steps == [*named, ("score", 5, 5, "")]
 
 
 def test_nothing_is_pickled(few_shot, images, tmp_path):

@@ -5,7 +5,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
-STAGES = {"encode": "Encoding images", "train": "Training", "score": "Scoring"}
+STAGES = {
+    "encode": "Encoding images",
+    "train": "Training",
+    "score": "Scoring",
+    "images": "Slices, tiles",
+    "check": "Checking",
+    "download": "Downloading",
+    "unpack": "Unpacking",
+}
 
 
 class Report(Protocol):

@@ -61,7 +61,7 @@ def score_command(
                 search.cases,
                 out,
                 draw,
-                lambda done, total, name: report("score", done, total, name),
+                report,
                 _reading(detector.card.settings.reading, window, axis),
             )
     if search.skipped:
@@ -81,7 +81,10 @@ def _reading(fitted: "ReadingSettings", window: str | None, axis: str | None) ->
 
 def _summarise(rows: "list[Row]", out: Path) -> None:
     failed = [row for row in rows if row.status != "ok"]
-    typer.echo(f"{len(rows) - len(failed)} cases scored, {len(failed)} failed: {out}/scores.csv")
+    images = sum(int(row.images) for row in rows if row.status == "ok")
+    typer.echo(
+        f"Scored {len(rows) - len(failed)} of {len(rows)} cases ({images} images): {out}/scores.csv"
+    )
     for row in failed[:5]:
         typer.echo(f"  {row.error}", err=True)
     if failed:

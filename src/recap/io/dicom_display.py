@@ -117,9 +117,8 @@ class Display:
 
 def display_of(tags: Tags, photometric: str, bits: int, little: bool) -> Display:
     """Gather what a file says of how a frame is shown."""
-    slope = number(tags, "RescaleSlope")
     return Display(
-        slope=1.0 if slope is None else slope,
+        slope=number(tags, "RescaleSlope") or 1.0,
         intercept=number(tags, "RescaleIntercept") or 0.0,
         modality=_first_table(tags, "ModalityLUTSequence", little),
         voi=_first_table(tags, "VOILUTSequence", little),

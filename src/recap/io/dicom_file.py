@@ -205,8 +205,8 @@ def why_no_pixels(header: Any) -> str:
         return f"the file ends before its pixels. {EXPORT_AGAIN}"
     kind = text(header, "Modality") or text(header, "SOPClassUID") or "no modality named"
     return (
-        f"holds no pixels ({kind}), so there is nothing to look at. Leave out reports, plans, "
-        "structures and presentation states."
+        f"holds no pixels ({kind}), so there is nothing to look at. Leave it out, or copy it again "
+        "if it should be an image."
     )
 
 

@@ -18,6 +18,23 @@ from recap.io.window import parse_window
 
 # The files of a series of these are slices of one body; of others, images of their own.
 STACKED = ("CT", "MR", "PT")
+_IMAGES = (
+    *STACKED,
+    "CR",
+    "DX",
+    "ES",
+    "IO",
+    "MG",
+    "NM",
+    "OCT",
+    "OP",
+    "OT",
+    "RF",
+    "SM",
+    "US",
+    "XA",
+    "XC",
+)
 _NOT_IMAGES = {"SEG": "a segmentation", "RTDOSE": "a dose distribution"}
 
 
@@ -89,7 +106,7 @@ def _scan(path: Path) -> Series | Slice:
         alone = Series(str(path), (path,), text(header, "SeriesInstanceUID"))
         if not has_pixels:
             # Without its pixels an image is damaged; what is no image at all is left out.
-            damaged = not len(header) or integer(header, "Rows")
+            damaged = not len(header) or modality in _IMAGES or integer(header, "Rows")
             return alone if damaged else replace(alone, skipped=why_no_pixels(header))
         if modality in _NOT_IMAGES:
             return replace(alone, skipped=f"holds {_NOT_IMAGES[modality]}, not an image.")

@@ -4,6 +4,7 @@ import math
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+_LONGEST = 256
 # The functional groups in which enhanced files keep what others say at the top.
 _GROUPS = (
     "PixelMeasuresSequence",
@@ -34,13 +35,13 @@ class LayeredTags:
 
 
 def text(tags: Tags, keyword: str) -> str:
-    """A value as text; several are joined as the file joins them."""
+    """A value as one short printable line; several are joined as the file joins them."""
     value = _value(tags, keyword)
     if value is None or isinstance(value, bytes):
         return ""
-    if isinstance(value, str) or not hasattr(value, "__iter__"):
-        return str(value).strip(" \0")
-    return "\\".join(map(str, value))
+    several = hasattr(value, "__iter__") and not isinstance(value, str)
+    line = "\\".join(map(str, value)) if several else str(value)
+    return "".join(filter(str.isprintable, line[:_LONGEST])).strip()
 
 
 def numbers(tags: Tags, keyword: str) -> tuple[float, ...]:

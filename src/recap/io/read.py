@@ -6,18 +6,21 @@ from recap.config import ReadingSettings
 from recap.errors import InputError
 from recap.io.case import Case
 from recap.io.raster import read_raster
-from recap.io.sniff import sniff
+from recap.io.sniff import Format, sniff
 from recap.types import Image
 
 _DEFAULT = ReadingSettings()
+_SUFFIXES: dict[Format, tuple[str, ...]] = {
+    "dicom": (".dcm", ".dicom", ".ima"),
+    "nifti": (".nii", ".nii.gz", ".hdr", ".hdr.gz"),
+    "nrrd": (".nrrd", ".nhdr"),
+    "slide": (".svs", ".ndpi", ".scn"),
+}
 
 
 def read_image(path: str | Path, reading: ReadingSettings = _DEFAULT) -> Image:
     """Read a file that holds one image: a picture or a single DICOM frame."""
     path = Path(path)
-    # Pictures are by far the most frequent; their reader also has the better words for bad files.
-    if sniff(path) in ("raster", "unknown"):
-        return read_raster(path)
     case = open_file(path, reading)
     if len(case.images) != 1:
         raise InputError(
@@ -30,7 +33,8 @@ def read_image(path: str | Path, reading: ReadingSettings = _DEFAULT) -> Image:
 def open_file(path: str | Path, reading: ReadingSettings = _DEFAULT) -> Case:
     """Open a file of any format; its images are decoded when they are asked for."""
     path = Path(path)
-    match sniff(path):
+    found = sniff(path)
+    match _by_name(path) if found == "unknown" else found:
         case "dicom":
             from recap.io.dicom import open_dicom
 
@@ -54,3 +58,12 @@ def open_file(path: str | Path, reading: ReadingSettings = _DEFAULT) -> Case:
         case _:
             image = read_raster(path)
             return Case("image", str(path), [image])
+
+
+def _by_name(path: Path) -> Format:
+    """Whose words on a file that no reader takes are the most helpful."""
+    if path.stat().st_size:
+        for known, suffixes in _SUFFIXES.items():
+            if path.name.lower().endswith(suffixes):
+                return known
+    return "raster"

@@ -8,7 +8,10 @@ from recap.errors import InputError
 Format = Literal["raster", "dicom", "nifti", "nrrd", "slide", "zip", "unknown"]
 
 _TIFF = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
-_RASTER = (b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff", b"BM")
+_PREAMBLE = 128
+_RASTER = (b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff")
+# How long a BMP's second header may be: two letters alone are the start of many a text.
+_BMP_HEADERS = (12, 16, 40, 52, 56, 64, 108, 124)
 # Slide formats whose main file is neither a TIFF nor found by its first bytes.
 _SLIDE_SUFFIXES = (".mrxs", ".vms", ".vmu", ".czi")
 
@@ -16,9 +19,12 @@ _SLIDE_SUFFIXES = (".mrxs", ".vms", ".vmu", ".czi")
 def sniff(path: Path) -> Format:
     """Tell a file's format; "unknown" for what no reader takes, and for empty files."""
     head = _head(path)
+    # First, because the preamble before the mark is free: some files are TIFF and DICOM in one.
+    if head[_PREAMBLE:] == b"DICM":
+        return "dicom"
     if head.startswith(_TIFF):
         return "slide" if _is_slide(path) else "raster"
-    if head.startswith(_RASTER) or (head[:4] == b"RIFF" and head[8:12] == b"WEBP"):
+    if head.startswith(_RASTER) or _is_bmp(head) or _is_webp(head):
         return "slide" if path.suffix.lower() in _SLIDE_SUFFIXES else "raster"
     if head.startswith(b"PK\x03\x04"):
         return "zip"
@@ -26,17 +32,45 @@ def sniff(path: Path) -> Format:
         return "nrrd"
     if path.suffix.lower() in _SLIDE_SUFFIXES:
         return "slide"
-    return _by_parser(path)
+    return "nifti" if nifti_pair(path) else _by_parser(path)
+
+
+def nifti_pair(path: Path) -> tuple[Path, Path] | None:
+    """Header and voxels, if a file is one half of a NIfTI pair and the other lies beside it."""
+    from recap.io.nifti import is_nifti
+
+    name = path.name.removesuffix(".gz")
+    stem, half = name[:-4], name[-4:].lower()
+    if half not in (".hdr", ".img"):
+        return None
+    other = ".img" if half == ".hdr" else ".hdr"
+    names = [stem + case + packed for case in (other, other.upper()) for packed in ("", ".gz")]
+    found = next((file for n in names if (file := path.with_name(n)).is_file()), None)
+    if found is None:
+        return None
+    header, voxels = (path, found) if half == ".hdr" else (found, path)
+    return (header, voxels) if is_nifti(header) and not is_nifti(voxels) else None
 
 
 def _by_parser(path: Path) -> Format:
     """Formats that take more than a few bytes to tell."""
     from recap.io.dicom import is_dicom
     from recap.io.nifti import is_nifti
+    from recap.io.nrrd import is_nrrd
 
     if is_nifti(path):
         return "nifti"
+    if is_nrrd(path):  # packed as a whole
+        return "nrrd"
     return "dicom" if is_dicom(path) else "unknown"
+
+
+def _is_bmp(head: bytes) -> bool:
+    return head.startswith(b"BM") and int.from_bytes(head[14:18], "little") in _BMP_HEADERS
+
+
+def _is_webp(head: bytes) -> bool:
+    return head[:4] == b"RIFF" and head[8:12] == b"WEBP"
 
 
 def _is_slide(path: Path) -> bool:
@@ -52,8 +86,11 @@ def _is_slide(path: Path) -> bool:
 
 def _head(path: Path) -> bytes:
     try:
+        # Opening a pipe would wait for ever; what is not there or a folder says so when opened.
+        if not path.is_file() and not path.is_dir() and path.exists():
+            raise InputError(f"{path}: neither a file nor a folder. Save its content as a file.")
         with path.open("rb") as stream:
-            return stream.read(16)
+            return stream.read(_PREAMBLE + 4)
     except FileNotFoundError as error:
         raise InputError(f"{path}: there is no such file.") from error
     except IsADirectoryError as error:

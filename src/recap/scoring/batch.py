@@ -7,6 +7,7 @@ it stopped.
 
 import csv
 import json
+import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -26,8 +27,9 @@ from recap.scoring.cases import CasePrediction, score_case
 from recap.scoring.detector import Detector
 from recap.scoring.parts import ImageScore, Parts
 
-TABLE, MANIFEST = "scores.csv", "manifest.json"
+TABLE, MANIFEST, PARTS = "scores.csv", "manifest.json", "parts"
 IMAGE_SCORES = [field.name for field in fields(ImageScore)]
+Progress = Callable[[str, int, int, str], None]
 Draw = Callable[[Case, CasePrediction, Path], None]
 """Writes an overlay to a path."""
 
@@ -61,10 +63,13 @@ def score_to_folder(
     cases: Sequence[Found],
     out: Path,
     draw: Draw,
-    progress: Callable[[int, int, str], None] = lambda done, total, name: None,
+    progress: Progress = lambda stage, done, total, name: None,
     reading: ReadingSettings | None = None,
 ) -> list[Row]:
-    """Score every case that has no result yet; returns all rows, in the order of the cases."""
+    """Score every case that has no result yet; returns all rows, in the order of the cases.
+
+    Progress comes in two stages: "score" counts cases, "images" those of a volume or slide.
+    """
     started = time.time()
     reading = reading or detector.card.settings.reading
     out.mkdir(parents=True, exist_ok=True)
@@ -74,19 +79,15 @@ def score_to_folder(
     rows: list[Row] = []
     with _appending(out / TABLE, finished.values()) as append:
         for index, found in enumerate(cases):
-            progress(index, len(cases), found.name)
+            progress("score", index, len(cases), found.name)
             digest = _digest(found.files)
             row = finished.get(found.name)
             if row is None or row.sha256 != digest:
-
-                def within(done: int, total: int, name: str = found.name, at: int = index) -> None:
-                    if total > 1:
-                        progress(at, len(cases), f"{name} {done}/{total}")
-
-                row = _score_found(detector, found, digest, out, draw, reading, within)
+                row = _score_found(detector, found, digest, out, draw, reading, progress)
                 append(row)
             rows.append(row)
-    progress(len(cases), len(cases), "")
+    progress("score", len(cases), len(cases), "")
+    shutil.rmtree(out / PARTS, ignore_errors=True)  # what is left there belongs to no case
     _write_table(out / TABLE, rows)
     _write_manifest(out, detector, reading, "complete", rows, started)
     return rows
@@ -99,14 +100,19 @@ def _score_found(
     out: Path,
     draw: Draw,
     reading: ReadingSettings,
-    progress: Callable[[int, int], None],
+    progress: Progress,
 ) -> Row:
     path = str(found.files[0].parent if found.series else found.files[0])
     try:
         case = found.open(reading)
         several = case.kind != "image"
-        parts = Parts(out / "parts" / digest[:16] if several else None)
-        prediction = score_case(detector, case, parts, progress, reading.volume_top_k)
+        parts = Parts(out / PARTS / digest[:16] if several else None)
+
+        def count(done: int, total: int) -> None:
+            if several:
+                progress("images", done, total, found.name)
+
+        prediction = score_case(detector, case, parts, count, reading.volume_top_k)
         map_file = save_map(out, found.name, case, prediction)
     except RecapError as error:
         return Row(found.name, path, digest, "error", error=str(error))
