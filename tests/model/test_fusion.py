@@ -7,15 +7,7 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from recap.model.fusion import (
-    fuse_branches,
-    fuse_layers,
-    image_score,
-    log_fuse_branches,
-    log_image_score,
-    top_count,
-    top_k_mean,
-)
+from recap.model.fusion import fuse_branches, fuse_layers, image_score, top_count, top_k_mean
 
 
 @pytest.mark.parametrize(
@@ -87,30 +79,3 @@ def test_branches_are_mixed_by_lambda(a: float, b: float, weight: float) -> None
     assert seen == pytest.approx(a + weight * (b - a), abs=1e-12)
     assert fuse_branches(prototype, memory, 0.0).item() == a
     assert fuse_branches(prototype, memory, 1.0).item() == b
-
-
-def test_the_log_score_is_the_logarithm_of_the_score() -> None:
-    margins = 4 * torch.randn(4, 3, 50, dtype=torch.float64)
-    theta = torch.tensor([0.3, -1.2, 2.0, 0.0], dtype=torch.float64)
-    score = image_score(torch.sigmoid(margins), theta, 0.1)
-    log_score, log_rest = log_image_score(margins, theta, 0.1)
-    torch.testing.assert_close(log_score.exp(), score)
-    torch.testing.assert_close(log_rest.exp(), 1 - score)
-
-
-@pytest.mark.parametrize("margin", [-300.0, 300.0])
-def test_the_log_score_is_exact_and_has_a_gradient_where_the_score_is_full(margin: float) -> None:
-    margins = torch.full((2, 1, 10), margin, requires_grad=True)
-    log_score, log_rest = log_image_score(margins, torch.zeros(2), 0.1)
-    hopeless = log_score if margin < 0 else log_rest
-    assert hopeless.item() == pytest.approx(-300, rel=1e-6)
-    (gradient,) = torch.autograd.grad(hopeless.sum(), margins)
-    assert gradient.abs().sum().item() == pytest.approx(1, rel=1e-4)
-
-
-@pytest.mark.parametrize("weight", [0.0, 0.3, 1.0])
-def test_branches_fused_by_their_logarithms(weight: float) -> None:
-    prototype, memory = torch.rand(2, 7, dtype=torch.float64)
-    seen = log_fuse_branches(prototype.log(), memory, weight).exp()
-    torch.testing.assert_close(seen, fuse_branches(prototype, memory, weight))
-    assert torch.isfinite(log_fuse_branches(prototype.log(), torch.zeros(7), weight)).all()

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import slow_model
 import torch
-import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
@@ -70,38 +69,21 @@ def test_segmentation_is_their_sum_and_least_at_the_mask() -> None:
     assert (segmentation_loss(masks.double(), masks) < 1e-4).all()
 
 
-def logs(score: float, dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor]:
-    exact = torch.tensor([score], dtype=dtype)
-    return exact.log(), torch.log1p(-exact)
-
-
-@given(score=st.floats(1e-30, 1 - 1e-15), abnormal=st.booleans())
+@given(score=st.floats(0, 1, width=32), abnormal=st.booleans())
 @settings(deadline=None)
 def test_detection_against_the_cross_entropy(score: float, abnormal: bool) -> None:
-    seen = detection_loss(*logs(score), torch.tensor([abnormal]))
-    expected = slow_model.detection(score, abnormal)
-    assert seen.item() == pytest.approx(expected, rel=1e-6, abs=1e-12)
+    seen = detection_loss(torch.tensor([score]), torch.tensor([abnormal]))
+    # float32 keeps 1 − 1e-6 to within 6 % of 1e-6.
+    assert seen.item() == pytest.approx(slow_model.detection(score, abnormal), rel=0.02, abs=1e-6)
 
 
 def test_detection_is_in_float32_and_per_image() -> None:
-    log_score, log_rest = torch.tensor([-3.0, -0.5]), torch.tensor([-0.05, -0.9])
-    loss = detection_loss(log_score.bfloat16(), log_rest.bfloat16(), torch.tensor([True, False]))
+    scores = torch.tensor([0.2, 0.9], dtype=torch.bfloat16)
+    loss = detection_loss(scores, torch.tensor([True, False]))
     assert loss.dtype == torch.float32
-    torch.testing.assert_close(loss, torch.tensor([3.0, 0.9]), rtol=1e-2, atol=0)
-
-
-@pytest.mark.parametrize(("abnormal", "gradient"), [(False, [0.0, 1.0]), (True, [-1.0, 0.0])])
-def test_the_clamp_stops_the_gradient_of_images_that_are_right_alone(
-    abnormal: bool, gradient: list[float]
-) -> None:
-    """Margins of −60 and 60 are beyond the clamp on either side; only the wrong one still pulls."""
-    margins = torch.tensor([-60.0, 60.0], requires_grad=True)
-    log_score, log_rest = F.logsigmoid(margins), F.logsigmoid(-margins)
-    loss = detection_loss(log_score, log_rest, torch.tensor([abnormal] * 2))
-    bounds = [-np.log1p(-1e-6), -np.log(1e-6)]
-    np.testing.assert_allclose(sorted(loss.tolist()), bounds, rtol=1e-5)
-    (seen,) = torch.autograd.grad(loss.sum(), margins)
-    torch.testing.assert_close(seen, torch.tensor(gradient))
+    expected = [slow_model.detection(scores[0].item(), True)]
+    expected += [slow_model.detection(scores[1].item(), False)]
+    torch.testing.assert_close(loss, torch.tensor(expected))
 
 
 @pytest.mark.parametrize("delta", [-0.5, 0.0, 0.5])

@@ -167,9 +167,9 @@ def test_no_normal_images(arrays, tiny_settings):
 def test_a_loss_that_is_not_a_number_stops_training(preset, arrays, tiny_settings, monkeypatch):
     seen = []
 
-    def failing(log_score, log_rest, labels):
+    def failing(scores, labels):
         seen.append(1)
-        return log_score * (math.nan if len(seen) > 2 else 1.0)
+        return scores * (math.nan if len(seen) > 2 else 1.0)
 
     monkeypatch.setattr(objective, "detection_loss", failing)
     with pytest.raises(TrainingError, match=r"became nan in epoch 3.*training\.learning_rate"):

@@ -1,9 +1,5 @@
 """Pooling over patches, fusion over layers and branches (Eqs. 7 to 9)."""
 
-import math
-
-import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 
@@ -33,30 +29,6 @@ def image_score(patch_values: Tensor, theta: Tensor, ratio: float) -> Tensor:
     return fuse_layers(top_k_mean(patch_values, ratio), theta)
 
 
-def log_image_score(margins: Tensor, theta: Tensor, ratio: float) -> tuple[Tensor, Tensor]:
-    """(Eqs. 7 and 8) log s and log(1 − s) of the prototype score: (L, B, R) -> (B,), (B,).
-
-    The same s as `image_score` of the probabilities σ(φ), but exact where that rounds to 0 or 1,
-    and with a gradient that does not vanish there.
-    """
-    count = top_count(margins.shape[-1], ratio)
-    top = margins.topk(count, dim=-1, sorted=False).values  # σ keeps the order
-    weights = theta.log_softmax(dim=0).view(-1, 1, 1) - math.log(count)
-    abnormal = torch.logsumexp(weights + F.logsigmoid(top), dim=(0, 2))
-    return abnormal, torch.logsumexp(weights + F.logsigmoid(-top), dim=(0, 2))
-
-
 def fuse_branches(prototype: Tensor, memory: Tensor, weight: float) -> Tensor:
     """(Eq. 9) (1 − λ) · prototype + λ · memory; for scores and for maps."""
     return (1 - weight) * prototype + weight * memory
-
-
-def log_fuse_branches(log_prototype: Tensor, memory: Tensor, weight: float) -> Tensor:
-    """The logarithm of Eq. 9 from that of the prototype score."""
-    terms = []
-    if weight < 1:
-        terms.append(log_prototype + math.log(1 - weight))
-    if weight > 0:
-        tiny = torch.finfo(memory.dtype).tiny
-        terms.append((weight * memory).clamp_min(tiny).log())
-    return torch.stack(terms).logsumexp(dim=0)

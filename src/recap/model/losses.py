@@ -1,7 +1,5 @@
 """Training losses, one value per image, so that batches of any size mean the same (Eqs. 10–13)."""
 
-import math
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -33,16 +31,10 @@ def segmentation_loss(maps: Tensor, masks: Tensor) -> Tensor:
     return focal_loss(maps, masks) + dice_loss(maps, masks)
 
 
-def detection_loss(log_score: Tensor, log_rest: Tensor, labels: Tensor) -> Tensor:
-    """(Eq. 11) Cross-entropy on logit(s), s clamped to [1e-6, 1 − 1e-6]: (B,).
-
-    From log s and log(1 − s), in which it is −log s for abnormal images and −log(1 − s) for normal
-    ones. The clamp bounds the value; the gradient of an image on the wrong side passes through it.
-    Cut off, a detector whose layers all saturate on that side could never come back.
-    """
-    loss = -torch.where(labels, log_score, log_rest).float()
-    least, most = -math.log1p(-SCORE_CLAMP), -math.log(SCORE_CLAMP)
-    return loss.clamp_min(least) + (loss.clamp_max(most) - loss).detach()
+def detection_loss(scores: Tensor, labels: Tensor) -> Tensor:
+    """(Eq. 11) Cross-entropy on logit(s), s clamped to [1e-6, 1 − 1e-6], in float32: (B,)."""
+    scores = scores.float().clamp(SCORE_CLAMP, 1 - SCORE_CLAMP)
+    return F.binary_cross_entropy_with_logits(torch.logit(scores), labels.float(), reduction="none")
 
 
 def separation_loss(base: Tensor, margin: float) -> Tensor:

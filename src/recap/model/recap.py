@@ -163,12 +163,9 @@ class ReCAP(nn.Module):
         """Image score and map from the re-centred prototypes, and their drift (B, 2, L, 2)."""
         seg, seg_drift = self.prototype_margins([seg for seg, _ in tokens], SEG)
         det, det_drift = self.prototype_margins([det for _, det in tokens], DET)
-        branch = BranchOutput(self.pool_patches(probability(det)), self.prototype_map(seg))
+        maps = fuse_layers(probability(self._upsample(seg)), self.theta_seg)
+        branch = BranchOutput(self.pool_patches(probability(det)), maps)
         return branch, torch.stack([seg_drift, det_drift], dim=1)
-
-    def prototype_map(self, margins: Tensor) -> Tensor:
-        """The map of the seg branch: margins (L, B, R) -> (B, S, S)."""
-        return fuse_layers(probability(self._upsample(margins)), self.theta_seg)
 
     def prototype_margins(self, tokens: Sequence[Tensor], branch: int) -> tuple[Tensor, Tensor]:
         """Margins (L, B, R) of one branch, and the drift (B, L, 2) of its prototypes."""

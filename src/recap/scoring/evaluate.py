@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from recap.config import ReadingSettings
 from recap.data.benchmark import Domain
 from recap.data.exclusions import Exclusions
 from recap.errors import InputError
@@ -30,12 +31,12 @@ def evaluate(
     everything = domain.test()
     samples = everything if exclude is None else exclude.keep(everything, domain)
     has_masks = any(sample.mask is not None for sample in samples)
-    size = detector.model.encoder.input_px
+    size, reading = detector.model.encoder.input_px, detector.card.settings.reading
     scores = np.empty(len(samples), np.float32)
     maps = np.empty((len(samples) if has_masks else 0, size, size), np.float32)
     for index, sample in enumerate(samples):
         progress(index, len(samples))
-        output = detector.raw_output([read_image(sample.path)])
+        output = detector.raw_output([read_image(sample.path, reading)])
         scores[index] = float(output.score[0])
         if has_masks:
             maps[index] = output.map[0].cpu().numpy()
@@ -48,7 +49,7 @@ def evaluate(
             "f1_max": f1_max(scores, labels),
             "ap": average_precision(scores, labels),
         },
-        "pixel": {"auroc": auroc(maps, _masks(samples, size))} if has_masks else None,
+        "pixel": {"auroc": auroc(maps, _masks(samples, size, reading))} if has_masks else None,
         "images": {"normal": int((~labels).sum()), "abnormal": int(labels.sum())},
         "excluded": _excluded(exclude, len(everything) - len(samples), len(everything)),
         "support_images_in_test": _shared_with_support(detector, samples),
@@ -63,12 +64,12 @@ def _excluded(exclude: Exclusions | None, count: int, total: int) -> dict[str, A
     return {"images": count, "of": total, "list": exclude.source.name, "sha256": exclude.sha256}
 
 
-def _masks(samples: list[Sample], size_px: int) -> BoolArray:
+def _masks(samples: list[Sample], size_px: int, reading: ReadingSettings) -> BoolArray:
     masks = np.zeros((len(samples), size_px, size_px), bool)
     for index, sample in enumerate(samples):
         if sample.mask is not None:
             mask = read_mask(sample.mask)
-            if mask.shape != read_image(sample.path).size_hw:
+            if mask.shape != read_image(sample.path, reading).size_hw:
                 raise InputError(f"{sample.mask}: its size differs from that of {sample.path}.")
             resize = SquareResize((mask.shape[0], mask.shape[1]), size_px)
             masks[index] = resize.apply_mask(mask)

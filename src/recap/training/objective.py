@@ -1,6 +1,5 @@
 """The training loss of a batch (Eq. 13)."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -9,9 +8,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from recap.config import Settings
-from recap.model.fusion import fuse_branches, log_fuse_branches, log_image_score
+from recap.model.logits import probability
 from recap.model.losses import detection_loss, segmentation_loss, separation_loss
-from recap.model.recap import DET, SEG, BranchOutput, ReCAP, Tokens
+from recap.model.recap import DET, BranchOutput, ReCAP, Tokens
 
 
 @dataclass(frozen=True)
@@ -65,43 +64,32 @@ class Objective(nn.Module):
 
     def forward(self, batch: Batch) -> LossTerms:
         """The loss of one batch."""
-        log_score, log_rest, maps = self._predict(batch)
-        detection = detection_loss(log_score, log_rest, batch.abnormal).mean()
-        nothing = detection.new_zeros(())
-        segmentation = self._segmentation(maps, batch) if maps is not None else nothing
+        score, maps = self._predict(batch)
+        detection = detection_loss(score, batch.abnormal).mean()
+        segmentation = self._segmentation(maps, batch) if maps is not None else score.new_zeros(())
         training = self.settings.training
         separation = training.separation_weight * separation_loss(
             self.model.base_prototypes(), training.separation_margin
         )
         return LossTerms(segmentation + detection + separation, segmentation, detection, separation)
 
-    def _predict(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor | None]:
-        """log s and log(1 − s) of each image, and its map where any is supervised."""
+    def _predict(self, batch: Batch) -> tuple[Tensor, Tensor | None]:
         model = self.model
         if not self.supervises_maps and not model.writes_back and self.normals is None:
-            return *self._log_score(self._det_tokens(batch)), None
+            return self._score_alone(batch), None
         tokens = model.adapt(batch.prefix)
-        seg, _ = model.prototype_margins([seg for seg, _ in tokens], SEG)
-        log_score, log_rest = self._log_score([det for _, det in tokens])
-        maps = model.prototype_map(seg)
-        if self.normals is None:
-            return log_score, log_rest, maps
-        memory = self._memory_of_others(tokens, self.normals, batch.origin)
-        weight = self.settings.memory.weight
-        return (
-            log_fuse_branches(log_score, memory.score, weight),
-            log_fuse_branches(log_rest, 1 - memory.score, weight),
-            fuse_branches(maps, memory.map, weight),
-        )
+        branch, _ = model.prototype_branch(tokens)
+        if self.normals is not None:
+            memory = self._memory_of_others(tokens, self.normals, batch.origin)
+            branch = model.fuse(branch, memory)
+        return branch.score, branch.map
 
-    def _det_tokens(self, batch: Batch) -> list[Tensor]:
-        """The tokens of the det branch alone: half the work where no map is supervised."""
+    def _score_alone(self, batch: Batch) -> Tensor:
+        """The image score from the det branch: half the work where no map is supervised."""
         taps = [tap.contiguous() for tap in batch.prefix.unbind(dim=1)]
-        return [self.model.adapter(layer, DET)(tap) for layer, tap in enumerate(taps)]
-
-    def _log_score(self, tokens: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+        tokens = [self.model.adapter(layer, DET)(tap) for layer, tap in enumerate(taps)]
         margins, _ = self.model.prototype_margins(tokens, DET)
-        return log_image_score(margins, self.model.theta_det, self.settings.model.top_k)
+        return self.model.pool_patches(probability(margins))
 
     def _segmentation(self, maps: Tensor, batch: Batch) -> Tensor:
         if not batch.has_mask.any():
