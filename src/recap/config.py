@@ -91,6 +91,8 @@ class TrainingSettings(Section):
     batch_size: Annotated[int, Field(ge=1)] = 8
     learning_rate: Annotated[float, Field(gt=0)] | None = None
     """None means 1e-3 few-shot and 5e-4 zero-shot."""
+    clip_norm: Annotated[float, Field(gt=0)] | None = None
+    """Longest gradient of a step; none means any length."""
     augment: bool = True
     """Few-shot: eleven fixed copies of every support image."""
     separation_margin: Annotated[float, Field(ge=-1, le=1)] = 0.0

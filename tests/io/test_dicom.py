@@ -1,6 +1,8 @@
+import warnings
 from pathlib import Path
 
 import numpy as np
+import pydicom
 import pytest
 from pydicom.pixels.decoders import JPEGLSLosslessDecoder
 from pydicom.uid import DeflatedExplicitVRLittleEndian, JPEGLSLossless
@@ -312,3 +314,14 @@ def test_refusals_say_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert "pip install 'recap-ad[dicom]'" in refusal(path)
     with pytest.raises(SettingsError, match="window"):
         opened(path, window="liver")
+
+
+def test_warnings_of_pydicom_do_not_reach_the_user(tmp_path: Path) -> None:
+    path = save_dicom(tmp_path / "a.dcm", GREY, SeriesInstanceUID="1.2.777")
+    path.write_bytes(path.read_bytes().replace(b"1.2.777", b"no uid!"))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        assert opened(path).images[0].identity.series == "no uid!"
+    assert not caught
+    with pytest.warns(UserWarning, match="no uid!"):
+        assert pydicom.dcmread(path).SeriesInstanceUID

@@ -1,5 +1,6 @@
 """From paths to cases: what to score under files, folders and zip archives."""
 
+import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
@@ -11,7 +12,7 @@ from recap.errors import InputError
 from recap.fetch import unpack_archive
 from recap.io.case import Case
 from recap.io.read import open_file
-from recap.io.sniff import Format, sniff
+from recap.io.sniff import Format, nifti_pair, sniff
 
 if TYPE_CHECKING:
     from recap.io.dicom_series import Series
@@ -22,8 +23,17 @@ Skipped = tuple[Path, str]
 # A file in a folder that no reader knows is left alone, unless its name says it is an image.
 IMAGE_SUFFIXES = (
     *(".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp", ".webp"),
-    *(".dcm", ".dicom", ".nii", ".nii.gz", ".nrrd", ".svs", ".ndpi", ".mrxs", ".scn"),
+    *(".dcm", ".dicom", ".ima", ".nii", ".nii.gz", ".nrrd", ".nhdr"),
+    *(".svs", ".ndpi", ".mrxs", ".scn"),
 )
+
+
+@dataclass(frozen=True)
+class Unpacked:
+    """An archive, and the folder that its files were unpacked to for a while."""
+
+    archive: Path
+    folder: Path
 
 
 @dataclass(frozen=True)
@@ -34,9 +44,26 @@ class Found:
     files: tuple[Path, ...]
     series: "Series | None" = None
     """The DICOM slices of one series; None for a file that is a case of its own."""
+    unpacked: Unpacked | None = None
+    """Where it came from, if out of an archive."""
+    problem: str = ""
+    """Why it cannot be opened, where that is known already."""
+
+    @property
+    def path(self) -> str:
+        """Its file, or the folder of its slices; within the archive that it came out of."""
+        return self.in_words(str(self.files[0].parent if self.series else self.files[0]))
+
+    def in_words(self, text: str) -> str:
+        """A text about it that names the archive rather than where that was unpacked."""
+        if self.unpacked is None:
+            return text
+        return text.replace(str(self.unpacked.folder), str(self.unpacked.archive))
 
     def open(self, reading: ReadingSettings) -> Case:
         """Open it; whatever is wrong with its files shows here, as an InputError."""
+        if self.problem:
+            raise InputError(self.problem)
         if self.series is None:
             return open_file(self.files[0], reading)
         from recap.io.dicom_series import open_series
@@ -69,37 +96,44 @@ def find_cases(paths: Sequence[Path], scratch: Path) -> Search:
         cases += [replace(case, name=prefix + case.name) for case in found.cases]
         skipped += found.skipped
     if not cases:
-        where = ", ".join(map(str, paths))
-        raise InputError(
-            f"{where}: no images. Looked for pictures, DICOM, NIfTI, NRRD, slides."
-        )
+        raise InputError(_nothing(paths, skipped))
     return Search(tuple(_with_unique_names(cases)), tuple(skipped))
 
 
 def _search(path: Path, scratch: Path) -> Search:
     if path.is_dir():
         return _search_folder(path)
-    if sniff(path) == "zip":
-        return _search_zip(path, scratch)
-    return Search((Found(path.name, (path,)),))
+    try:
+        if sniff(path) == "zip":
+            return _search_zip(path, scratch)
+    # One bad file must not stop the others: opening it will tell.
+    except InputError as error:
+        return Search((Found(path.name, (path,), problem=str(error)),))
+    return Search((Found(path.name, nifti_pair(path) or (path,)),))
 
 
 def _search_zip(path: Path, scratch: Path) -> Search:
+    scratch.mkdir(parents=True, exist_ok=True)
     folder = scratch / f"{len(list(scratch.iterdir()))}-{path.stem}"
     unpack_archive(path, folder)
-    return _search_folder(folder)
+    found = _search_folder(folder)
+    origin = Unpacked(path, folder)
+    return Search(
+        tuple(replace(case, unpacked=origin) for case in found.cases),
+        tuple(
+            (path / file.relative_to(folder), reason.replace(str(folder), str(path)))
+            for file, reason in found.skipped
+        ),
+    )
 
 
 def _search_folder(root: Path) -> Search:
     formats: dict[Path, Format] = {}
     skipped: list[Skipped] = []
     for file in sorted(walk(root), key=natural_key):
-        try:
-            kind = sniff(file)
-        except InputError:
-            kind = "unknown"
-        if kind == "unknown" and not file.name.lower().endswith(IMAGE_SUFFIXES):
-            skipped.append((file, "not an image"))
+        kind, reason = _kind(file)
+        if reason:
+            skipped.append((file, reason))
         elif kind == "zip":
             skipped.append((file, "an archive inside a folder: name it on the command line"))
         else:
@@ -107,12 +141,25 @@ def _search_folder(root: Path) -> Search:
     dicom = [file for file, kind in formats.items() if kind == "dicom"]
     series, passed_over = _group_dicom(dicom, root) if dicom else ([], [])
     rest = [
-        Found(file.relative_to(root).as_posix(), (file,))
+        Found(file.relative_to(root).as_posix(), pair or (file,))
         for file, kind in formats.items()
-        if kind != "dicom"
+        if kind != "dicom" and ((pair := nifti_pair(file)) is None or pair[0] == file)
     ]
     cases = sorted([*rest, *series], key=lambda case: natural_key(case.files[0]))
     return Search(tuple(cases), (*skipped, *passed_over))
+
+
+def _kind(file: Path) -> tuple[Format, str]:
+    """The format of a file, and why it is left alone, if it is.
+
+    One that cannot be read may well be an image, so it is a case, and opening it tells why.
+    """
+    named_so = file.name.lower().endswith(IMAGE_SUFFIXES)
+    try:
+        kind = sniff(file)
+    except InputError as error:
+        return "unknown", "" if named_so or file.is_file() else str(error)
+    return kind, "not an image" if kind == "unknown" and not named_so else ""
 
 
 def _group_dicom(files: Sequence[Path], root: Path) -> tuple[list[Found], list[Skipped]]:
@@ -131,14 +178,25 @@ def _group_dicom(files: Sequence[Path], root: Path) -> tuple[list[Found], list[S
 
 
 def _with_unique_names(cases: Iterable[Found]) -> Iterator[Found]:
-    seen: dict[str, int] = {}
+    cases = list(cases)
+    taken = {case.name for case in cases}
+    seen: set[str] = set()
     for case in cases:
-        count = seen[case.name] = seen.get(case.name, 0) + 1
-        if count == 1:
-            yield case
-            continue
-        name = PurePosixPath(case.name)
-        yield replace(case, name=str(name.with_name(f"{name.name}-{count}")))
+        if case.name in seen:
+            name = PurePosixPath(case.name)
+            numbered = (str(name.with_name(f"{name.name}-{count}")) for count in itertools.count(2))
+            case = replace(case, name=next(new for new in numbered if new not in taken))
+            taken.add(case.name)
+        seen.add(case.name)
+        yield case
+
+
+def _nothing(paths: Sequence[Path], skipped: Sequence[Skipped]) -> str:
+    looked = "no images. Looked for pictures, DICOM, NIfTI, NRRD, slides."
+    if skipped:
+        file, reason = skipped[0]
+        looked += f" Left {len(skipped)} other files alone, such as {file.name}: {reason}"
+    return f"{', '.join(map(str, paths))}: {looked}"
 
 
 def _folder_name(path: Path) -> str:

@@ -71,10 +71,12 @@ class Layout:
     def check(self, source: str) -> None:
         """Refuse sizes that are impossible, too large, or not backed by bytes."""
         size = f"{self.rows}x{self.columns} pixels"
-        if self.rows < 1 or self.columns < 1 or self.samples not in (1, 3):
+        if self.rows < 1 or self.columns < 1:
+            raise InputError(f"{source}: holds pixels but names no size for them. {EXPORT_AGAIN}")
+        if self.samples not in (1, 3):
             raise InputError(
-                f"{source}: an image of {size} with {self.samples} samples each is not read: "
-                f"grey and three colours are. {EXPORT_AGAIN}"
+                f"{source}: has {self.samples} samples for each pixel, and only one or three are "
+                "read. Export it in grey or as RGB."
             )
         if self.rows * self.columns > MAX_PIXELS:
             raise InputError(
@@ -118,6 +120,8 @@ def decode_frame(stream: IO[bytes], layout: Layout, number: int, source: str) ->
 
 def _decode_compressed(stream: IO[bytes], layout: Layout, number: int, source: str) -> NDArray[Any]:
     decoder = _decoder(layout, source)
+    if decoder.is_native:
+        raise ValueError("its pixels are compressed, but it says that they are not")
     encaps = require("pydicom.encaps", "dicom")
     frame = encaps.get_frame(
         stream,

@@ -9,7 +9,7 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from io import BytesIO
+from io import DEFAULT_BUFFER_SIZE, BufferedReader, BytesIO, FileIO
 from pathlib import Path
 from typing import IO, Any, Literal
 
@@ -26,9 +26,9 @@ from recap.types import Geometry, Identity
 
 _PIXEL_KEYWORDS = {0x08: "FloatPixelData", 0x09: "DoubleFloatPixelData", 0x10: "PixelData"}
 _FLOAT_BITS = {"FloatPixelData": 32, "DoubleFloatPixelData": 64}
-IDENTITY = ("PatientID", "StudyInstanceUID", "SeriesInstanceUID", "SOPInstanceUID")
-DICOMDIR = "1.2.840.10008.1.3.10"
-DEFLATED = "1.2.840.10008.1.2.1.99"
+_IDENTITY = ("PatientID", "StudyInstanceUID", "SeriesInstanceUID", "SOPInstanceUID")
+_DICOMDIR = "1.2.840.10008.1.3.10"
+_DEFLATED = "1.2.840.10008.1.2.1.99"
 _MAX_INFLATED = 2**31
 _LONGEST_REASON = 200
 
@@ -73,14 +73,14 @@ class DicomFile:
     def identity(self) -> Identity:
         """Whom and what the file shows."""
         with careful(self.path):
-            return Identity(*(text(self.header, keyword) for keyword in IDENTITY))
+            return Identity(*(text(self.header, keyword) for keyword in _IDENTITY))
 
     def name(self, number: int) -> str:
         """What a frame is called."""
         return str(self.path) if self.layout.frames == 1 else f"{self.path}[{number}]"
 
     def _stream(self) -> IO[bytes]:
-        return self.path.open("rb") if self.inflated is None else BytesIO(self.inflated)
+        return _Stream(self.path) if self.inflated is None else BytesIO(self.inflated)
 
 
 @contextmanager
@@ -100,7 +100,9 @@ def careful(path: Path) -> Iterator[None]:
     except IsADirectoryError as error:
         raise InputError(f"{path}: this is a folder, not a DICOM file.") from error
     except MemoryError as error:
-        raise InputError(f"{path}: decoding it takes more memory than there is.") from error
+        raise InputError(
+            f"{path}: decoding it takes more memory than there is. Close other programs."
+        ) from error
     # pydicom and its decoders answer a damaged file with almost any exception.
     except Exception as error:
         reason = " ".join(str(error).split())[:_LONGEST_REASON] or type(error).__name__
@@ -109,7 +111,7 @@ def careful(path: Path) -> Iterator[None]:
 
 def open_file(path: Path) -> DicomFile:
     """Read a file's header and check that its pixels can be there."""
-    with careful(path), path.open("rb") as stream:
+    with careful(path), _Stream(path) as stream:
         inflated = _inflated(stream, str(path))
         if inflated is None:
             header = _read_header(stream)
@@ -121,7 +123,7 @@ def open_file(path: Path) -> DicomFile:
 
 def scan_header(path: Path, keywords: list[str]) -> tuple[Any, bool]:
     """These values of a file's header, and whether pixels follow it; inside of `careful`."""
-    with path.open("rb") as stream:
+    with _Stream(path) as stream:
         inflated = _inflated(stream, str(path))
         if inflated is None:
             header = _read_header(stream, keywords)
@@ -129,6 +131,20 @@ def scan_header(path: Path, keywords: list[str]) -> tuple[Any, bool]:
         unpacked = BytesIO(inflated[1])
         header = _read_inflated(unpacked, inflated[0])
         return header, _pixel_element(unpacked, False, True) is not None
+
+
+class _Stream(BufferedReader):
+    """A file that does not set memory aside for more bytes than it has."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(FileIO(path))
+        self._size = path.stat().st_size
+
+    def read(self, size: int | None = -1) -> bytes:
+        """Up to so many bytes; damaged lengths ask for gigabytes."""
+        if size is not None and size > DEFAULT_BUFFER_SIZE:
+            size = min(size, max(0, self._size - self.tell()))
+        return super().read(size)
 
 
 def _read_header(stream: IO[bytes], keywords: list[str] | None = None) -> Any:
@@ -141,12 +157,12 @@ def _read_header(stream: IO[bytes], keywords: list[str] | None = None) -> Any:
 def _inflated(stream: IO[bytes], source: str) -> tuple[Any, bytes] | None:
     """File meta and unpacked data set of a deflated file; pydicom would unpack without a limit."""
     reader = require("pydicom.filereader", "dicom")
-    if DEFLATED.encode() not in stream.read(2048):
+    if _DEFLATED.encode() not in stream.read(2048):
         return None
     stream.seek(0)
     reader.read_preamble(stream, True)
     meta = reader.read_dataset(stream, False, True, stop_when=lambda tag, *_: tag.group != 2)
-    if text(meta, "TransferSyntaxUID") != DEFLATED:
+    if text(meta, "TransferSyntaxUID") != _DEFLATED:
         return None
     data = zlib.decompressobj(-zlib.MAX_WBITS).decompress(stream.read(), _MAX_INFLATED + 1)
     if len(data) > _MAX_INFLATED:
@@ -197,10 +213,10 @@ def _layout(header: Any, stream: IO[bytes], source: str) -> Layout:
 
 def why_no_pixels(header: Any) -> str:
     """Why a data set without pixels is not an image."""
+    if is_directory(header):
+        return "a DICOMDIR lists images but holds none. Name the folder that it stands in."
     if not len(header):
         return f"this is not a DICOM file, or a damaged one. {EXPORT_AGAIN}"
-    if text(getattr(header, "file_meta", {}), "MediaStorageSOPClassUID") == DICOMDIR:
-        return "a DICOMDIR lists images but holds none. Name the folder that it stands in."
     if integer(header, "Rows"):
         return f"the file ends before its pixels. {EXPORT_AGAIN}"
     kind = text(header, "Modality") or text(header, "SOPClassUID") or "no modality named"
@@ -208,6 +224,11 @@ def why_no_pixels(header: Any) -> str:
         f"holds no pixels ({kind}), so there is nothing to look at. Leave it out, or copy it again "
         "if it should be an image."
     )
+
+
+def is_directory(header: Any) -> bool:
+    """Whether a data set is the table of contents of a medium."""
+    return text(getattr(header, "file_meta", {}), "MediaStorageSOPClassUID") == _DICOMDIR
 
 
 def _photometric(header: Any, samples: int) -> str:
@@ -239,7 +260,7 @@ def _syntax(header: Any) -> str:
     """The transfer syntax; a file without one is not compressed."""
     named = text(getattr(header, "file_meta", {}), "TransferSyntaxUID")
     implicit, little = header.original_encoding
-    if named == DEFLATED:
+    if named == _DEFLATED:
         return LITTLE
     return named or (IMPLICIT if implicit else LITTLE if little else BIG)
 

@@ -44,6 +44,8 @@ class _Scan:
 def decode_lossless(frame: bytes) -> NDArray[Any]:
     """Samples (rows, columns, components) of a frame, unsigned, as the frame stores them."""
     head = jpeg_head(frame)
+    if not 2 <= head.bits <= 16:
+        raise ValueError(f"a compressed frame of {head.bits} bits")
     # One bit for each sample is the least that a Huffman code takes.
     if head.rows * head.columns * head.samples > 8 * len(frame):
         raise ValueError("a compressed frame ends early")

@@ -26,9 +26,10 @@ class Table:
 
     def look_up(self, values: NDArray[Any]) -> NDArray[np.uint16]:
         """The entry of each value."""
-        # Clipped as floats first: a wild value must not wrap around as an integer.
         last = self.first + len(self.entries) - 1
-        index = np.clip(np.rint(values), self.first, last).astype(np.int64) - self.first
+        # Clipped before it is made whole: a wild float must not wrap around as an integer.
+        whole = values.astype(np.int64) if values.dtype.kind in "iu" else values.astype(np.float64)
+        index = np.rint(np.clip(whole, self.first, last)).astype(np.int64) - self.first
         return self.entries[index]
 
     def unit(self, values: NDArray[Any]) -> FloatArray:

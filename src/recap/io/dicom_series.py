@@ -9,7 +9,7 @@ from recap.config import ReadingSettings
 from recap.errors import InputError
 from recap.io.case import Case, LazyImages
 from recap.io.dicom import open_dicom, read_frame
-from recap.io.dicom_file import careful, open_file, scan_header, why_no_pixels
+from recap.io.dicom_file import careful, is_directory, open_file, scan_header, why_no_pixels
 from recap.io.dicom_geometry import Plane, same_frame, why_no_grid
 from recap.io.dicom_split import KEYWORDS, Slice, slice_of, split
 from recap.io.dicom_stack import Stack, stack_case
@@ -106,8 +106,10 @@ def _scan(path: Path) -> Series | Slice:
         alone = Series(str(path), (path,), text(header, "SeriesInstanceUID"))
         if not has_pixels:
             # Without its pixels an image is damaged; what is no image at all is left out.
-            damaged = not len(header) or modality in _IMAGES or integer(header, "Rows")
-            return alone if damaged else replace(alone, skipped=why_no_pixels(header))
+            named = len(header) and modality not in _IMAGES and not integer(header, "Rows")
+            if is_directory(header) or named:
+                return replace(alone, skipped=why_no_pixels(header))
+            return alone
         if modality in _NOT_IMAGES:
             return replace(alone, skipped=f"holds {_NOT_IMAGES[modality]}, not an image.")
         if modality not in STACKED or integer(header, "NumberOfFrames") > 1:

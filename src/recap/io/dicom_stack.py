@@ -1,6 +1,7 @@
 """Slices that make a volume: shown as acquired, or cut along another axis of the body."""
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
@@ -127,9 +128,11 @@ def _own_range(stack: Stack) -> Window:
     found = []
     count = len(stack.planes)
     for number in np.unique(np.linspace(0, count - 1, _RANGE_SLICES).round().astype(int)):
-        stored, display, _, _ = _slice(stack, int(number))
-        step = [max(1, size // _RANGE_STEPS) for size in stored.shape[:2]]
-        few = stored[:: step[0], :: step[1]]
-        found.append(display.in_unit(few)[display.shown(few)])
-    values = np.concatenate(found)
+        # A slice that cannot be read says so when it is asked for.
+        with suppress(InputError):
+            stored, display, _, _ = _slice(stack, int(number))
+            step = [max(1, size // _RANGE_STEPS) for size in stored.shape[:2]]
+            few = stored[:: step[0], :: step[1]]
+            found.append(display.in_unit(few)[display.shown(few)])
+    values = np.concatenate([*found, np.empty(0, np.float32)])
     return own_window(values) if values.size else (0.0, 1.0)

@@ -24,8 +24,36 @@ MAX_PIXELS = 178_000_000
 LABEL_RANGE = 1 / 16
 
 _TIFF_BITS, _TIFF_PHOTOMETRIC = 258, 262
-# `warnings.catch_warnings` swaps a list that all threads share.
-_quiet = threading.Lock()
+
+
+class _Quiet:
+    """No warnings while any thread is inside, and the old filters back after the last has left.
+
+    `warnings.catch_warnings` swaps a list that all threads share: left in another order than it
+    was entered, it would silence the process for good.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._inside = 0
+        self._filters = warnings.catch_warnings()
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if not self._inside:
+                self._filters = warnings.catch_warnings()
+                self._filters.__enter__()
+                warnings.simplefilter("ignore")
+            self._inside += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._inside -= 1
+            if not self._inside:
+                self._filters.__exit__(None, None, None)
+
+
+_quiet = _Quiet()
 
 
 def read_raster(path: str | Path) -> Image:
@@ -79,7 +107,8 @@ def _to_unit(values: NDArray[Any], source: str) -> FloatArray:
     if values.dtype == np.bool_:
         unit = values.astype(np.float32)
     elif values.dtype in (np.uint8, np.uint16):
-        unit = values.astype(np.float32) / np.float32(np.iinfo(values.dtype).max)
+        unit = values.astype(np.float32)
+        unit /= np.float32(np.iinfo(values.dtype).max)
     elif np.issubdtype(values.dtype, np.floating):
         unit = _checked_floats(values, source)
     else:
@@ -113,11 +142,13 @@ def _read_values(path: Path) -> NDArray[Any]:
         if path.stat().st_size == 0:
             raise InputError(f"{path}: the file is empty. Copy or export it again.")
         # Opened here because Pillow maps a path's file and then scrambles turned TIFFs.
-        with path.open("rb") as stream, _quiet, warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            with PillowImage.open(stream, formats=FORMATS) as image:
-                _check_header(image, path)
-                return _decode(image, path)
+        with (
+            path.open("rb") as stream,
+            _quiet,
+            PillowImage.open(stream, formats=FORMATS) as image,
+        ):
+            _check_header(image, path)
+            return _decode(image, path)
     except InputError:
         raise
     except PillowImage.DecompressionBombError as error:
@@ -188,5 +219,7 @@ def _decode_integers(image: PillowImage.Image, tags: Any, path: Path) -> NDArray
     # Pillow inverts "white is zero" for 8 bits only.
     if tags.get(_TIFF_PHOTOMETRIC) == 0:
         values = top - values
+    if top == 65535:
+        return values.astype(np.uint16)
     scaled = values.astype(np.float64) * (65535 / top)
     return np.rint(scaled).astype(np.uint16)

@@ -30,23 +30,27 @@ def parse_window(setting: str) -> Window | None:
         low, high = (float(part) for part in setting.split(","))
     except ValueError as error:
         raise SettingsError(_unknown(setting)) from error
-    if not (np.isfinite([low, high]).all() and low < high):
+    if not (np.isfinite([low, high, high - low]).all() and low < high):
         raise SettingsError(_unknown(setting))
     return low, high
 
 
 def own_window(values: NDArray[Any]) -> Window:
     """The range of a volume or image that names no window, without its rarest values."""
-    low, high = np.percentile(values, OWN_RANGE_PERCENTILES)
-    if high <= low:
+    with np.errstate(over="ignore", invalid="ignore"):
+        low, high = np.percentile(values, OWN_RANGE_PERCENTILES)
+    # Between the ends of what float32 can hold, percentiles overflow.
+    if not (np.isfinite([low, high]).all() and low < high):
         low, high = float(values.min()), float(values.max())
-    return float(low), float(high) if high > low else float(low) + 1.0
+    # One is nothing to a large number.
+    return float(low), float(high) if high > low else float(low) + max(1.0, abs(float(low)))
 
 
 def apply_window(values: NDArray[Any], window: Window) -> FloatArray:
     """Bring values to 0..1; what lies outside the window is clipped."""
     low, high = window
-    return np.clip((values.astype(np.float32) - low) / (high - low), 0, 1).astype(np.float32)
+    # The difference of two float32 may be too large, or too small, to be one itself.
+    return np.clip((values.astype(np.float64) - low) / (high - low), 0, 1).astype(np.float32)
 
 
 def _unknown(setting: str) -> str:

@@ -1,29 +1,14 @@
-"""AUROC, average precision and F1-max: exact, from one sort of the scores.
+"""Metrics of scores with labels, exact from one sort. Fractions, not per cent.
 
-Only the thresholds at which a positive sits matter: between two of them recall stands still,
-so AP gains nothing and F1 can only fall. The positives are therefore ranked against the sorted
-negatives, in the dtype they came in, and 30 million pixels need no float64 copy.
+The scores stay in the dtype they came in, and 30 million pixels need no float64 copy.
 """
 
-from typing import Any, NamedTuple
-
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from recap.errors import InputError
-from recap.types import BoolArray
-
-IntArray = NDArray[np.int64]
-
-
-class _Ranks(NamedTuple):
-    """Counts at every distinct score of a positive, highest score first."""
-
-    hits: IntArray  # positives with exactly this score
-    tied: IntArray  # negatives with exactly this score
-    above: IntArray  # negatives with a higher score
-    n_positive: int
-    n_negative: int
+from recap.metrics.curve import f1_peak, precision_sum, rank, twice_won
+from recap.metrics.inputs import both_classes, scores_and_labels
 
 
 def auroc(scores: ArrayLike, labels: ArrayLike) -> float:
@@ -32,10 +17,8 @@ def auroc(scores: ArrayLike, labels: ArrayLike) -> float:
     >>> auroc([0.1, 0.4, 0.35, 0.8], [0, 0, 1, 1])
     0.75
     """
-    ranks = _rank(*_validate(scores, labels))
-    below = ranks.n_negative - ranks.above - ranks.tied
-    twice_won = int(np.sum(ranks.hits * (2 * below + ranks.tied)))
-    return twice_won / (2 * ranks.n_positive * ranks.n_negative)
+    ranks = rank(*both_classes(scores, labels))
+    return twice_won(ranks) / (2 * ranks.n_positive * ranks.n_negative)
 
 
 def average_precision(scores: ArrayLike, labels: ArrayLike) -> float:
@@ -44,10 +27,8 @@ def average_precision(scores: ArrayLike, labels: ArrayLike) -> float:
     >>> round(average_precision([0.1, 0.4, 0.35, 0.8], [0, 0, 1, 1]), 4)
     0.8333
     """
-    ranks = _rank(*_validate(scores, labels))
-    true_positives = np.cumsum(ranks.hits)
-    precision = true_positives / (true_positives + ranks.tied + ranks.above)
-    return float(np.sum(ranks.hits * precision) / ranks.n_positive)
+    ranks = rank(*both_classes(scores, labels))
+    return precision_sum(ranks) / ranks.n_positive
 
 
 def f1_max(scores: ArrayLike, labels: ArrayLike) -> float:
@@ -56,69 +37,63 @@ def f1_max(scores: ArrayLike, labels: ArrayLike) -> float:
     >>> f1_max([0.1, 0.4, 0.35, 0.8], [0, 0, 1, 1])
     0.8
     """
-    ranks = _rank(*_validate(scores, labels))
-    true_positives = np.cumsum(ranks.hits)
-    called = true_positives + ranks.tied + ranks.above
-    return float(np.max(2 * true_positives / (called + ranks.n_positive)))
+    return f1_peak(rank(*both_classes(scores, labels)))
 
 
-def _rank(scores: NDArray[Any], positive: BoolArray) -> _Ranks:
-    negatives = scores[~positive]
-    negatives.sort()
-    values, hits = np.unique(scores[positive], return_counts=True)
-    below = np.searchsorted(negatives, values, side="left")
-    not_above = np.searchsorted(negatives, values, side="right")
-    return _Ranks(
-        hits=hits[::-1],
-        tied=(not_above - below)[::-1],
-        above=(negatives.size - not_above)[::-1],
-        n_positive=int(hits.sum()),
-        n_negative=negatives.size,
-    )
+def sensitivity_at_specificity(
+    scores: ArrayLike, labels: ArrayLike, specificity: float = 0.95
+) -> float:
+    """Highest sensitivity of a threshold with at least this specificity; no interpolation.
+
+    >>> sensitivity_at_specificity([0.1, 0.4, 0.35, 0.8], [0, 0, 1, 1])
+    0.5
+    """
+    _need_fraction("specificity", specificity)
+    ranks = rank(*both_classes(scores, labels))
+    # As counts over N: 1 − 0.95 is not the double 0.05, and 19 of 20 would be refused.
+    kept = (ranks.n_negative - ranks.false_positives) / ranks.n_negative >= specificity
+    return float(np.max(ranks.true_positives[kept], initial=0) / ranks.n_positive)
 
 
-def _validate(scores: ArrayLike, labels: ArrayLike) -> tuple[NDArray[Any], BoolArray]:
-    """Flat floating scores and boolean labels, or an error that says what does not fit."""
-    values, marks = np.asarray(scores), np.asarray(labels)
-    if values.shape != marks.shape:
+def fpr_at_tpr(scores: ArrayLike, labels: ArrayLike, tpr: float = 0.95) -> float:
+    """Lowest false-positive rate of a threshold with at least this true-positive rate.
+
+    >>> fpr_at_tpr([0.1, 0.4, 0.35, 0.8], [0, 0, 1, 1])
+    0.5
+    """
+    _need_fraction("tpr", tpr)
+    ranks = rank(*both_classes(scores, labels))
+    if tpr == 0:
+        return 0.0  # calling nothing is enough, and no positive sits at that threshold
+    first = int(np.argmax(ranks.true_positives / ranks.n_positive >= tpr))
+    return float(ranks.false_positives[first] / ranks.n_negative)
+
+
+def expected_calibration_error(
+    probabilities: ArrayLike, labels: ArrayLike, bins: int = 15
+) -> float:
+    """Gap between mean probability of "abnormal" and its frequency, averaged over equal bins.
+
+    A bin holds its upper edge, the first one 0 as well. One class is enough.
+
+    >>> round(expected_calibration_error([0.1, 0.1, 0.9, 0.9], [0, 0, 1, 0]), 4)
+    0.25
+    """
+    values, positive = scores_and_labels(probabilities, labels)
+    if not values.size:
+        raise InputError("There are no probabilities. Give one for each label.")
+    if values.min() < 0 or values.max() > 1:
         raise InputError(
-            f"Scores have shape {values.shape} but labels have {marks.shape}. "
-            "Give one label per score."
+            f"Probabilities must lie in 0..1, but these run from {values.min():g} to "
+            f"{values.max():g}. Calibrate the scores first."
         )
-    if values.dtype.kind not in "fiub":
-        raise InputError(f"Scores must be real numbers, but they have dtype {values.dtype}.")
-    if values.dtype.kind != "f":
-        values = values.astype(np.float64)
-    broken = values.size - int(np.count_nonzero(np.isfinite(values)))
-    if broken:
-        raise InputError(
-            f"{broken} of {values.size} scores are NaN or infinite. "
-            "Find the images that gave them before evaluating."
-        )
-    positive = _as_bool(marks)
-    _need_both_classes(positive)
-    return values.ravel(), positive.ravel()
+    if bins < 1:
+        raise InputError(f"The number of bins must be at least 1, not {bins}.")
+    index = np.searchsorted(np.linspace(0, 1, bins + 1)[1:-1], values, side="left")
+    gaps = np.bincount(index, values.astype(np.float64) - positive, minlength=bins)
+    return float(np.abs(gaps).sum() / values.size)
 
 
-def _as_bool(marks: NDArray[Any]) -> BoolArray:
-    if marks.dtype == np.bool_:
-        return marks
-    positive = np.asarray(marks == 1, dtype=np.bool_)
-    odd = ~(positive | np.asarray(marks == 0, dtype=np.bool_))
-    if np.any(odd):
-        raise InputError(
-            f"{np.count_nonzero(odd)} labels are neither 0 nor 1, for example "
-            f"{marks[odd].flat[0]!r}. Use 0 for normal and 1 for abnormal."
-        )
-    return positive
-
-
-def _need_both_classes(positive: BoolArray) -> None:
-    n_positive = int(np.count_nonzero(positive))
-    n_negative = positive.size - n_positive
-    if not n_positive or not n_negative:
-        missing = [f"label {z}" for z, n in ((0, n_negative), (1, n_positive)) if not n]
-        raise InputError(
-            f"No sample has {' or '.join(missing)} (0 = normal: {n_negative}, 1 = abnormal: "
-            f"{n_positive}). This metric needs both classes: add samples of the missing one."
-        )
+def _need_fraction(name: str, value: float) -> None:
+    if not 0 <= value <= 1:
+        raise InputError(f"The {name} must lie in 0..1, not {value}. Give 0.95 for 95 %.")

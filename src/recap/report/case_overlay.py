@@ -37,10 +37,12 @@ def _slide_overlay(
     seen = np.nan_to_num(prediction.map, nan=0.0)
     if seen.size == 0:
         return as_picture(small)
-    return overlay(small, _resized(seen, small), scale)
+    # The last values of a map reach beyond the slide, where the thumbnail ends.
+    height, width = (side / prediction.source_px_per_px for side in case.size_hw or seen.shape)
+    return overlay(small, _resized(seen, small, (0, 0, width, height)), scale)
 
 
-def _resized(map: FloatArray, image: Image) -> FloatArray:
+def _resized(map: FloatArray, image: Image, box: tuple[float, float, float, float]) -> FloatArray:
     height, width = image.size_hw
-    picture = Pillow.fromarray(map).resize((width, height), Pillow.Resampling.NEAREST)
+    picture = Pillow.fromarray(map).resize((width, height), Pillow.Resampling.NEAREST, box)
     return np.asarray(picture, np.float32)

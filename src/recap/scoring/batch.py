@@ -21,6 +21,7 @@ import numpy as np
 from recap.config import ReadingSettings
 from recap.data.cases import Found
 from recap.errors import InputError, RecapError
+from recap.extras import require
 from recap.fetch import sha256_of
 from recap.io import Case
 from recap.scoring.cases import CasePrediction, score_case
@@ -50,6 +51,8 @@ class Row:
     height: str = ""
     width: str = ""
     map: str = ""
+    map_step_px: str = ""
+    """Pixels of the source to one value of the map: 1 but for slides."""
     overlay: str = ""
     table: str = ""
     error: str = ""
@@ -102,11 +105,14 @@ def _score_found(
     reading: ReadingSettings,
     progress: Progress,
 ) -> Row:
-    path = str(found.files[0].parent if found.series else found.files[0])
+    path = found.path
     try:
         case = found.open(reading)
         several = case.kind != "image"
-        parts = Parts(out / PARTS / digest[:16] if several else None)
+        if case.grid is not None:
+            require("nibabel", "volumes")  # told before the work rather than after it
+        # Without a digest, what another case left behind could be taken for its own.
+        parts = Parts(out / PARTS / digest[:16] if several and digest else None)
 
         def count(done: int, total: int) -> None:
             if several:
@@ -114,11 +120,11 @@ def _score_found(
 
         prediction = score_case(detector, case, parts, count, reading.volume_top_k)
         map_file = save_map(out, found.name, case, prediction)
+        overlay_file = f"overlays/{found.name}.png"
+        (out / overlay_file).parent.mkdir(parents=True, exist_ok=True)
+        draw(case, prediction, out / overlay_file)
     except RecapError as error:
-        return Row(found.name, path, digest, "error", error=str(error))
-    overlay_file = f"overlays/{found.name}.png"
-    (out / overlay_file).parent.mkdir(parents=True, exist_ok=True)
-    draw(case, prediction, out / overlay_file)
+        return Row(found.name, path, digest, "error", error=found.in_words(str(error)))
     table = _save_image_table(out, found.name, prediction) if several else ""
     parts.remove()
     height, width = case.size_hw or prediction.map.shape[-2:]
@@ -136,6 +142,7 @@ def _score_found(
         height=str(height),
         width=str(width),
         map=map_file,
+        map_step_px=_number(prediction.source_px_per_px),
         overlay=overlay_file,
         table=table,
     )

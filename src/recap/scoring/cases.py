@@ -111,7 +111,8 @@ def lay_out(tiles: Sequence[Part], size_hw: tuple[int, int]) -> tuple[FloatArray
     for tile in tiles:
         top, left = (round(start / step) for start in tile.origin_px)
         space = whole[top : top + tile.map.shape[0], left : left + tile.map.shape[1]]
-        space[:] = tile.map[: space.shape[0], : space.shape[1]]
+        # Tiles whose sides are no multiple of the step share values: the higher one counts.
+        np.fmax(space, tile.map[: space.shape[0], : space.shape[1]], out=space)
     return whole, step
 
 

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn.utils import clip_grad_norm_
 from torch.optim import Adam
 
-from recap.config import Settings
+from recap.config import Settings, TrainingSettings
 from recap.errors import TrainingError
 from recap.training.checkpoint import Checkpoint
 from recap.training.devices import Workers, is_main_process
@@ -57,7 +58,7 @@ def train(
     saved = time.monotonic()
     for epoch in range(done, training.epochs):
         order = epoch_order(data, settings.seed, epoch, training.balance_sources)
-        last = _train_epoch(workers, optimiser, data, order, training.batch_size, epoch)
+        last = _train_epoch(workers, optimiser, data, order, training, epoch)
         if not all(bool(p.isfinite().all()) for p in parameters):  # the last step may do it
             _guard(math.nan, epoch)
         progress("train", epoch + 1, training.epochs, _describe(last))
@@ -84,13 +85,15 @@ def _train_epoch(
     optimiser: Adam,
     data: TrainingSet,
     order: list[int],
-    batch_size: int,
+    training: TrainingSettings,
     epoch: int,
 ) -> dict[str, float]:
     means: dict[str, float] = {}
-    for indices in _chunks(order, batch_size):
+    for indices in _chunks(order, training.batch_size):
         terms = workers.backward(data, indices)
         _guard(terms["loss"], epoch)
+        if training.clip_norm is not None:
+            clip_grad_norm_(optimiser.param_groups[0]["params"], training.clip_norm)
         optimiser.step()
         optimiser.zero_grad(set_to_none=True)
         for name, value in terms.items():

@@ -1,0 +1,129 @@
+"""What a reader has to know about the numbers, as footnotes that find their own place."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from recap.benchmark.published import TableName, TestSplit
+
+Axis = Literal["table", "dataset", "row", "metric"]
+
+_FEW_SHOT: frozenset[TableName] = frozenset(
+    {"few_shot", "seeds", "components", "conditioning", "backbones"}
+)
+_ACCURACY: frozenset[TableName] = frozenset({"zero_shot", "few_shot"})
+
+
+class Note(NamedTuple):
+    """A footnote: its stable key, and what the reader sees."""
+
+    key: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Caveat:
+    """One footnote: it hangs on the labels in `values` along `axis`, or on the table's title.
+
+    A caveat about supports says nothing about zero-shot columns: `few_shot_only`.
+    """
+
+    key: str
+    text: str
+    tables: frozenset[TableName]
+    axis: Axis = "table"
+    values: frozenset[str] = frozenset()
+    few_shot_only: bool = False
+
+
+CAVEATS: tuple[Caveat, ...] = (
+    Caveat(
+        "auroc-is-the-target",
+        "38 of the paper's 204 image-level entries (AUROC, F1-max, AP) hold an F1-max or AP that "
+        "no ranking of the test split can give; two of them are ReCAP's own (zero-shot Chest "
+        "F1-max, 16-shot BrainMRI AP). Take AUROC as the target, the other two as a rough guide.",
+        _ACCURACY,
+    ),
+    Caveat(
+        "two-pros",
+        "PRO is the form used in this family of papers: 200 thresholds, false-positive rates below "
+        "0.3 rescaled by their own range, 8-connected regions. AUPRO 0.3 is the exact area up to "
+        "that rate. The two differ; the paper does not say which one it prints.",
+        _ACCURACY,
+        "metric",
+        frozenset({"pro", "aupro_0.3"}),
+    ),
+    Caveat(
+        "shared-patients",
+        "The benchmark's supports and test images share patients here, which flatters every "
+        "few-shot result. Compare with a run that leaves the shared patients out.",
+        _FEW_SHOT,
+        "dataset",
+        frozenset({"BrainMRI", "LiverCT", "RESC"}),
+        few_shot_only=True,
+    ),
+    Caveat(
+        "same-files",
+        "8 of the 24 abnormal support files bear the name of a file in the test split.",
+        _FEW_SHOT,
+        "dataset",
+        frozenset({"BrainMRI"}),
+        few_shot_only=True,
+    ),
+    Caveat(
+        "one-model-two-numbers",
+        "'w/o CCM' and 'Static prototypes' are the same model, yet the paper prints different "
+        "numbers for them: image AUROC on 4-shot LiverCT is 85.96 in one table and 80.71 in the "
+        "other.",
+        frozenset({"components", "conditioning"}),
+        "row",
+        frozenset({"w/o CCM", "Static prototypes"}),
+    ),
+    Caveat(
+        "visualad-input-size",
+        "VisualAD adds about 8 % of the encoder's arithmetic, which does not explain 66 ms beside "
+        "17 ms at 240 px. Its script takes 518 px from its checkpoint; that may be what was timed.",
+        frozenset({"efficiency"}),
+        "row",
+        frozenset({"VisualAD"}),
+    ),
+    Caveat(
+        "other-machine",
+        "Latencies of the paper and ours come from different machines. The ratio to the bare "
+        "encoder, timed in the same run, is what carries over.",
+        frozenset({"efficiency"}),
+    ),
+)
+
+
+def caveats_for(
+    table: TableName, axis: Axis, value: str = "", shots: int | None = None
+) -> tuple[Note, ...]:
+    """The footnotes of a label of a table, in their fixed order.
+
+    `shots` is given where the label stands for one setting, so that zero-shot is spared the
+    caveats about supports.
+    """
+    return tuple(
+        Note(caveat.key, caveat.text)
+        for caveat in CAVEATS
+        if table in caveat.tables
+        and caveat.axis == axis
+        and (axis == "table" or value in caveat.values)
+        and not (caveat.few_shot_only and shots == 0)
+    )
+
+
+def split_note(
+    dataset: str, counts: Iterable[tuple[int, int]], split: TestSplit | None
+) -> tuple[Note, ...]:
+    """A footnote where our (abnormal, normal) test images are not those of the paper."""
+    odd = sorted(set(counts) - ({(split.abnormal, split.normal)} if split else set()))
+    if not odd or split is None:
+        return ()
+    ours = " or ".join(f"{abnormal} abnormal and {normal} normal" for abnormal, normal in odd)
+    text = (
+        f"{dataset}: ours was measured on {ours} test images, the paper's on {split.abnormal} and "
+        f"{split.normal}. They describe different data."
+    )
+    return (Note(f"own-split-{dataset}", text),)
