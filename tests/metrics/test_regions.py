@@ -3,7 +3,8 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
-from slow_regions import literal_aupro, literal_pro
+from sklearn.metrics import roc_auc_score
+from slow_regions import literal_aupro, literal_pro, regions_of
 
 from recap.errors import InputError
 from recap.metrics import aupro, auroc, pro
@@ -47,6 +48,22 @@ def test_pro_is_the_literal_loop(seed, levels, dtype):
 def test_aupro_is_the_literal_loop(case):
     for limit in (0.3, 0.05, 1.0):
         assert aupro(*case, limit) == pytest.approx(literal_aupro(*case, limit), abs=1e-12)
+
+
+@pytest.mark.parametrize("levels", [0, 20])
+def test_aupro_is_the_partial_area_of_a_weighted_roc_curve(levels):
+    """scikit-learn's, with each pixel weighing one over the area of its region."""
+    maps, masks = blobs(9, n=30, size=40, levels=levels)
+    weights = np.ones(masks.shape)
+    for weight, mask in zip(weights, masks, strict=True):
+        for pixels in regions_of(mask):
+            weight[pixels] = 1 / len(pixels[0])
+    standardised = roc_auc_score(
+        masks.ravel(), maps.ravel(), sample_weight=weights.ravel(), max_fpr=0.3
+    )
+    least = 0.3**2 / 2
+    area = least + (2 * standardised - 1) * (0.3 - least)
+    assert aupro(maps, masks) == pytest.approx(area / 0.3, abs=1e-12)
 
 
 @settings(max_examples=40, deadline=None)

@@ -3,6 +3,8 @@ from collections import Counter
 import pytest
 import torch
 
+import recap
+from recap.training import loop
 from recap.training.loop import TrainingSet, epoch_order
 
 
@@ -53,3 +55,21 @@ def test_unbalanced_sources_keep_their_share():
     data = training_set([400, 40])
     order = epoch_order(data, 0, 0, balanced=False)
     assert int((data.domain[order] == 1).sum()) == 40
+
+
+def test_a_long_gradient_is_cut_to_its_bound(arrays, tiny_settings, monkeypatch):
+    """The parameters move by what Adam makes of gradients that are no longer than the bound."""
+    lengths = []
+    step = loop.Adam.step
+
+    def watched(self, *args, **kwargs):
+        gradients = [p.grad for p in self.param_groups[0]["params"] if p.grad is not None]
+        lengths.append(torch.cat([g.flatten() for g in gradients]).norm().item())
+        return step(self, *args, **kwargs)
+
+    monkeypatch.setattr(loop.Adam, "step", watched)
+    for bound in (None, 1e-3):
+        recap.fit(**arrays, settings=tiny_settings(training={"epochs": 1, "clip_norm": bound}))
+    free, bounded = lengths[: len(lengths) // 2], lengths[len(lengths) // 2 :]
+    assert max(free) > 1e-3
+    assert max(bounded) == pytest.approx(1e-3, rel=1e-3)
