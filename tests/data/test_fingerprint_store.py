@@ -116,7 +116,7 @@ class FragilePool:
 
     fatal = "3.png"
 
-    def __init__(self, workers):
+    def __init__(self, workers, preload):
         self.dead = False
 
     def submit(self, task, chunk):
@@ -139,7 +139,7 @@ class FragilePool:
 
 
 def test_a_file_that_kills_its_process_costs_only_itself(files, monkeypatch):
-    monkeypatch.setattr(store, "_pool", FragilePool)
+    monkeypatch.setattr(store, "process_pool", FragilePool)
     monkeypatch.setattr(store, "_CHUNK", 2)
     made = read_fingerprints(files, workers=2)
     assert list(made) == files

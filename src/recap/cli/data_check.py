@@ -33,10 +33,10 @@ def check_command(
             typer.echo(line)
     problems = sum(len(data.problems) for data in found)
     if json_file is not None:
-        from recap.report.atomic import write_atomic
+        from recap.atomic import write_atomic
 
         content = {"path": str(path), "problems": problems, "data": [d.as_json() for d in found]}
-        write_atomic(json_file, (json.dumps(content, indent=2) + "\n").encode())
+        write_atomic(json_file, json.dumps(content, indent=2) + "\n")
     if problems:
         raise typer.Exit(1)
 

@@ -2,15 +2,14 @@
 
 import csv
 import io
-import secrets
 from collections import Counter
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
+from recap.atomic import write_atomic
 from recap.data.audit import AuditReport, DomainAudit
 from recap.data.exclusions import entry_of
 from recap.data.leaks import LEAKS, NOTES, Finding, Kind
-from recap.errors import InputError
 
 TABLE = "audit.csv"
 EXCLUSIONS = "exclude.txt"
@@ -22,10 +21,10 @@ def write_audit(
     report: AuditReport, folder: Path, kinds: Collection[Kind] = LEAKS
 ) -> tuple[Path, Path]:
     """Write audit.csv and exclude.txt; leaks of other than the given kinds are not excluded."""
-    return (
-        _write(folder / TABLE, table(report)),
-        _write(folder / EXCLUSIONS, exclusion_list(report, kinds)),
-    )
+    files = folder / TABLE, folder / EXCLUSIONS
+    write_atomic(files[0], table(report))
+    write_atomic(files[1], exclusion_list(report, kinds))
+    return files
 
 
 def table(report: AuditReport) -> str:
@@ -97,18 +96,3 @@ def _reason(finding: Finding, audited: DomainAudit) -> str:
     score = "" if finding.score is None else f", score {finding.score:.3f}"
     pool = "" if finding.pool is None else entry_of(finding.pool, audited.domain)
     return f"{pool} ({finding.detail}{score})"
-
-
-def _write(path: Path, text: str) -> Path:
-    partial = path.with_name(f".{secrets.token_hex(8)}.partial")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial.write_text(text, encoding="utf-8")
-        return partial.replace(path)
-    except OSError as error:
-        raise InputError(
-            f"{path}: cannot be written ({error.strerror}). Choose another folder with --out."
-        ) from error
-    finally:
-        if partial.parent.is_dir():
-            partial.unlink(missing_ok=True)

@@ -1,15 +1,12 @@
 """Fingerprints of many files: on several processes, and kept, so that a killed run goes on."""
 
-import multiprocessing
 import os
-import signal
 import sqlite3
-import threading
 import time
 import zlib
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import closing
 from pathlib import Path
@@ -17,6 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from recap.data.fingerprints import THUMB_PX, Fingerprint, fingerprint
+from recap.data.processes import process_pool
 from recap.errors import InputError
 
 # To be raised with every change to what a fingerprint holds.
@@ -154,7 +152,7 @@ def _until_one_dies(
     flying: dict[Future[list[Done]], Sequence[Path]],
     workers: int,
 ) -> Iterator[Done]:
-    pool = _pool(workers)
+    pool = process_pool(workers, __name__)
     try:
         while waiting or flying:
             while waiting and len(flying) < 2 * workers:
@@ -169,7 +167,7 @@ def _until_one_dies(
 
 
 def _alone(path: Path) -> Done:
-    with _pool(1) as pool:
+    with process_pool(1, __name__) as pool:
         try:
             return pool.submit(_chunk, [path]).result()[0]
         except BrokenProcessPool:
@@ -178,21 +176,3 @@ def _alone(path: Path) -> Done:
 
 def _chunk(paths: Sequence[Path]) -> list[Done]:
     return [(path, fingerprint(path)) for path in paths]
-
-
-def _pool(workers: int) -> ProcessPoolExecutor:
-    context = multiprocessing.get_context("spawn")
-    return ProcessPoolExecutor(workers, mp_context=context, initializer=_start)
-
-
-def _start() -> None:
-    """Leave Ctrl-C to the parent, and end with it: a killed parent cannot tell us to stop."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-
-
-def _end_with_parent() -> None:
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(1)

@@ -12,6 +12,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+from recap.atomic import write_atomic
 from recap.data.benchmark import PAPER_NAMES, Domain, layout_of, paper_order, read_domain
 from recap.errors import InputError, SettingsError
 from recap.fetch import download, unpack_archive
@@ -115,9 +116,7 @@ def _record(to: Path, source: Source, seen: str) -> str:
     """Note where the archive came from and its digest; returns what to tell the user."""
     records = _read_record(to)
     records[source.url] = {**asdict(source), "sha256": seen}
-    partial = to / f".{RECORD}.partial"
-    partial.write_text(json.dumps(records, indent=2) + "\n", encoding="utf-8")
-    partial.replace(to / RECORD)
+    write_atomic(to / RECORD, json.dumps(records, indent=2) + "\n")
     if source.sha256:
         return f"sha256 {seen}: as expected."
     return (

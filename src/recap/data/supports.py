@@ -3,14 +3,13 @@
 import hashlib
 import json
 import re
-import secrets
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from recap.atomic import write_atomic
 from recap.data.benchmark import Domain
 from recap.data.patients import patient_of
 from recap.errors import InputError, SettingsError
@@ -99,9 +98,9 @@ def write_support(support: Support, file: Path) -> None:
     records = {"normal": support_hashes(support.normal)}
     records["abnormal"] = support_hashes(support.abnormal)
     # Hashes first: a list without them would pass unchecked, if the second write fails.
-    _write(file if only_json else _twin(file), json.dumps(records, indent=2) + "\n")
+    write_atomic(file if only_json else _twin(file), json.dumps(records, indent=2) + "\n")
     if not only_json:
-        _write(file, text)
+        write_atomic(file, text)
 
 
 def support_hashes(samples: Sequence[Sample]) -> list[dict[str, str | None]]:
@@ -243,18 +242,6 @@ def _refuse_spaces(names: Iterable[str]) -> None:
                 f"{name!r}: the list separates names by spaces. "
                 "Save the support set to a file that ends in .json."
             )
-
-
-def _write(file: Path, text: str) -> None:
-    partial = file.with_name(f".{secrets.token_hex(8)}.partial")
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        partial.write_text(text, encoding="utf-8")
-        partial.replace(file)
-    except OSError as error:
-        with suppress(OSError):
-            partial.unlink()
-        raise InputError(f"Cannot write {file}: {error.strerror}. Choose another place.") from error
 
 
 def _rank(draw: int, sample: Sample) -> bytes:

@@ -15,13 +15,14 @@ from typing import IO, Any, Literal
 
 from numpy.typing import NDArray
 
-from recap.errors import InputError, RecapError
+from recap.errors import InputError
 from recap.extras import require
 from recap.io.dicom_decode import BIG, EXPORT_AGAIN, IMPLICIT, LITTLE, Layout, decode_frame
 from recap.io.dicom_display import Display, display_of
 from recap.io.dicom_geometry import Plane, geometry_of, plane_of
 from recap.io.dicom_tags import frame_tags, integer, text
 from recap.io.raster import _quiet
+from recap.io.reasons import one_line_errors
 from recap.types import Geometry, Identity
 
 _PIXEL_KEYWORDS = {0x08: "FloatPixelData", 0x09: "DoubleFloatPixelData", 0x10: "PixelData"}
@@ -30,7 +31,6 @@ _IDENTITY = ("PatientID", "StudyInstanceUID", "SeriesInstanceUID", "SOPInstanceU
 _DICOMDIR = "1.2.840.10008.1.3.10"
 _DEFLATED = "1.2.840.10008.1.2.1.99"
 _MAX_INFLATED = 2**31
-_LONGEST_REASON = 200
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,27 +86,10 @@ class DicomFile:
 @contextmanager
 def careful(path: Path) -> Iterator[None]:
     """Keep pydicom's warnings from the user, and turn its errors into one `InputError`."""
-    try:
-        # Filters are shared by all threads: one at a time, with the raster reader.
-        with _quiet, warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    except RecapError:
-        raise
-    except FileNotFoundError as error:
-        raise InputError(f"{path}: there is no such file.") from error
-    except PermissionError as error:
-        raise InputError(f"{path}: no permission to read this file.") from error
-    except IsADirectoryError as error:
-        raise InputError(f"{path}: this is a folder, not a DICOM file.") from error
-    except MemoryError as error:
-        raise InputError(
-            f"{path}: decoding it takes more memory than there is. Close other programs."
-        ) from error
-    # pydicom and its decoders answer a damaged file with almost any exception.
-    except Exception as error:
-        reason = " ".join(str(error).split())[:_LONGEST_REASON] or type(error).__name__
-        raise InputError(f"{path}: the DICOM file is damaged ({reason}). {EXPORT_AGAIN}") from error
+    # Filters are shared by all threads: one at a time, with the raster reader.
+    with one_line_errors(path, "DICOM file"), _quiet, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
 
 
 def open_file(path: Path) -> DicomFile:

@@ -6,23 +6,21 @@ cannot claim memory. Positions are taken to be millimetres, as all viewers do.
 
 import gzip
 import math
-import secrets
 import struct
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 
+from recap.atomic import replacing
 from recap.config import Axis
 from recap.errors import InputError
 from recap.extras import require
 from recap.io.volume import Grid, Volume, grid_for
 from recap.io.voxels import (
     UNPACK_ERRORS,
+    careful,
     choose_frame,
-    one_line_errors,
     open_unpacked,
     read_voxels,
     seek_voxels,
@@ -60,7 +58,7 @@ def read_nifti(path: str | Path, axis: Axis, frame: int | None = None) -> Volume
     series in time.
     """
     path = Path(path)
-    with one_line_errors(path):
+    with careful(path):
         first = _other_half(path, ".img", ".hdr")
         header, alone = _read_header(first)
         shape, first_voxel = _frame_shape(header.get_data_shape(), frame, path)
@@ -93,7 +91,7 @@ def write_map_volume(path: str | Path, stack: FloatArray, grid: Grid) -> None:
     header = _map_header(grid)
     if stack.min() >= 0 and stack.max() <= 1:
         header["cal_min"], header["cal_max"] = 0, 1
-    with _replaced(path) as file, gzip.GzipFile("", "wb", _GZIP_LEVEL, file, mtime=0) as packed:
+    with replacing(path) as file, gzip.GzipFile("", "wb", _GZIP_LEVEL, file, mtime=0) as packed:
         packed.write(header.binaryblock)
         packed.write(bytes(header.single_vox_offset - len(header.binaryblock)))
         for k in range(grid.shape[2]):
@@ -216,21 +214,3 @@ def _place(header: Any, grid: Grid) -> None:
         header["qform_code"] = 0
     elif np.array_equal(by_quaternion, affine) and not np.array_equal(header.get_sform(), affine):
         header["sform_code"] = 0
-
-
-@contextmanager
-def _replaced(path: Path) -> Iterator[IO[bytes]]:
-    """A file that takes its name only when it is whole; makes the folder."""
-    partial = path.with_name(f".{secrets.token_hex(8)}.partial")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with partial.open("xb") as file:
-            yield file
-        partial.replace(path)
-    except OSError as error:
-        raise InputError(
-            f"Cannot write {path}: {error.strerror}. Choose a folder that you may write to."
-        ) from error
-    finally:
-        if partial.parent.is_dir():
-            partial.unlink(missing_ok=True)

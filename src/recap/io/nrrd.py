@@ -20,8 +20,8 @@ from recap.io.nrrd_space import Header, affine_ras, spatial_axes
 from recap.io.volume import Volume, grid_for
 from recap.io.voxels import (
     UNPACK_ERRORS,
+    careful,
     choose_frame,
-    one_line_errors,
     open_unpacked,
     read_voxels,
     seek_voxels,
@@ -64,7 +64,7 @@ def read_nrrd(path: str | Path, axis: Axis, frame: int | None = None) -> Volume:
     the lowest finite value. `frame` chooses one volume of a series in time.
     """
     path = Path(path)
-    with one_line_errors(path), open_unpacked(path) as stream:
+    with careful(path), open_unpacked(path) as stream:
         header = _read_header(stream, path)
         sizes = _sizes(header, path)
         spatial = spatial_axes(header, len(sizes))

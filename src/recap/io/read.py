@@ -34,7 +34,11 @@ def open_file(path: str | Path, reading: ReadingSettings = _DEFAULT) -> Case:
     """Open a file of any format; its images are decoded when they are asked for."""
     path = Path(path)
     found = sniff(path)
-    match _by_name(path) if found == "unknown" else found:
+    match _named_for(path) if found == "unknown" else found:
+        case "dicom" if found == "unknown":
+            raise InputError(
+                f"{path}: this is not a DICOM file, or a damaged one. Copy or export it again."
+            )
         case "dicom":
             from recap.io.dicom import open_dicom
 
@@ -60,7 +64,7 @@ def open_file(path: str | Path, reading: ReadingSettings = _DEFAULT) -> Case:
             return Case("image", str(path), [image])
 
 
-def _by_name(path: Path) -> Format:
+def _named_for(path: Path) -> Format:
     """Whose words on a file that no reader takes are the most helpful."""
     if path.stat().st_size:
         for known, suffixes in _SUFFIXES.items():

@@ -15,7 +15,8 @@ from typing import IO, Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from recap.errors import InputError, RecapError
+from recap.errors import InputError
+from recap.io.reasons import one_line_errors
 from recap.types import FloatArray
 
 # 1024 slices of 1024 × 1024: four gigabytes as float32.
@@ -24,32 +25,14 @@ MAX_VOXELS = 2**30
 UNPACK_ERRORS = (OSError, EOFError, zlib.error)
 _GZIP_MAGIC = b"\x1f\x8b"
 _CHUNK_VOXELS = 2**20
-_LONGEST_REASON = 200
 
 
 @contextmanager
-def one_line_errors(path: Path) -> Iterator[None]:
-    """Turn whatever a parser, zlib or numpy says about a damaged file into one `InputError`."""
-    try:
-        # Nonsense in a header makes numpy warn before it makes anything fail.
-        with np.errstate(all="ignore"):
-            yield
-    except RecapError:
-        raise
-    except FileNotFoundError as error:
-        raise InputError(f"{path}: there is no such file.") from error
-    except PermissionError as error:
-        raise InputError(f"{path}: no permission to read this file.") from error
-    except MemoryError as error:
-        raise InputError(
-            f"{path}: the volume is larger than the memory left. Crop it or close other programs."
-        ) from error
-    # nibabel and pynrrd answer a damaged header with almost any exception.
-    except Exception as error:
-        reason = " ".join(str(error).split())[:_LONGEST_REASON] or type(error).__name__
-        raise InputError(
-            f"{path}: the volume cannot be read ({reason}). Copy or export it again."
-        ) from error
+def careful(path: Path) -> Iterator[None]:
+    """Turn whatever a parser, zlib or numpy says about a damaged volume into one `InputError`."""
+    # Nonsense in a header makes numpy warn before it makes anything fail.
+    with one_line_errors(path, "volume"), np.errstate(all="ignore"):
+        yield
 
 
 @contextmanager

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
 
-from recap.report.atomic import write_atomic
+from recap.atomic import write_atomic
 from recap.report.page_style import STYLE
 
 DISCLAIMER = (

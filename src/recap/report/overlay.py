@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from PIL import Image as Pillow
 from PIL import ImageDraw, ImageFont
 
+from recap.atomic import write_atomic
 from recap.errors import InputError, SettingsError
-from recap.report.atomic import write_atomic
 from recap.types import BoolArray, FloatArray, Image
 
 RGBArray = NDArray[np.uint8]

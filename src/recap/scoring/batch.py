@@ -186,6 +186,8 @@ def _number(value: float | None) -> str:
 
 def _digest(files: Sequence[Path]) -> str:
     """The sha256 of a case's file; of several, that of their digests in order."""
+    if not all(file.is_file() for file in files):  # a pipe would be waited for
+        return ""
     try:
         digests = [sha256_of(file) for file in files]
     except OSError:

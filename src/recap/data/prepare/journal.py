@@ -5,12 +5,12 @@ unit. At the end `manifest.json` takes its place and says the same.
 """
 
 import json
-import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Literal
 
+from recap.atomic import write_atomic
 from recap.data.prepare.work import Record
 from recap.errors import InputError
 
@@ -59,7 +59,7 @@ def open_journal(folder: Path, header: Mapping[str, Any]) -> Journal:
 def write_manifest(folder: Path, content: Mapping[str, Any]) -> Path:
     """End a run: the manifest takes the journal's place."""
     path = folder / MANIFEST
-    _replace(path, json.dumps(content, indent=1, sort_keys=True) + "\n")
+    write_atomic(path, json.dumps(content, indent=1, sort_keys=True) + "\n")
     (folder / JOURNAL).unlink(missing_ok=True)
     return path
 
@@ -68,16 +68,10 @@ def _start(folder: Path, header: Mapping[str, Any], known: Records) -> IO[str]:
     lines = [json.dumps(header)]
     lines += [json.dumps([kind, key, known[kind][key]]) for kind in known for key in known[kind]]
     folder.mkdir(parents=True, exist_ok=True)
-    _replace(folder / JOURNAL, "\n".join(lines) + "\n")
+    write_atomic(folder / JOURNAL, "\n".join(lines) + "\n")
     # From here on the folder may change, and an unfinished one has no manifest.
     (folder / MANIFEST).unlink(missing_ok=True)
     return (folder / JOURNAL).open("a", encoding="utf-8")
-
-
-def _replace(path: Path, text: str) -> None:
-    partial = path.with_name(f".{secrets.token_hex(8)}.tmp")
-    partial.write_text(text, encoding="utf-8")
-    partial.replace(path)
 
 
 def _journal(folder: Path) -> tuple[dict[str, Any], Records] | None:

@@ -1,16 +1,12 @@
 """Tasks on several processes, none of which can take the others down with it."""
 
-import multiprocessing
-import os
-import signal
-import threading
 from collections import deque
 from collections.abc import Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from concurrent.futures.process import BrokenProcessPool
-from multiprocessing.context import BaseContext
 
 from recap.data.prepare.work import Outcome, Task, execute
+from recap.data.processes import process_pool
 
 _DIED = (
     "the process that worked on it died: out of memory, killed, or a decoder crashed. "
@@ -37,7 +33,7 @@ def run_tasks(tasks: Sequence[Task], workers: int) -> Iterator[Outcome]:
 def _until_one_dies(
     waiting: deque[Task], flying: dict[Future[Outcome], Task], workers: int
 ) -> Iterator[Outcome]:
-    pool = _pool(workers)
+    pool = process_pool(workers, __name__)
     try:
         while waiting or flying:
             while waiting and len(flying) < 2 * workers:
@@ -52,31 +48,8 @@ def _until_one_dies(
 
 
 def _alone(task: Task) -> Outcome:
-    with _pool(1) as pool:
+    with process_pool(1, __name__) as pool:
         try:
             return pool.submit(execute, task).result()
         except BrokenProcessPool:
             return Outcome(task.unit.key, reason=_DIED)
-
-
-def _pool(workers: int) -> ProcessPoolExecutor:
-    if "forkserver" in multiprocessing.get_all_start_methods():
-        # As clean as spawned ones, but the imports are done once for all.
-        context: BaseContext = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload([__name__])
-    else:
-        context = multiprocessing.get_context("spawn")
-    return ProcessPoolExecutor(workers, mp_context=context, initializer=_start)
-
-
-def _start() -> None:
-    """Leave Ctrl-C to the parent, and end with it: a killed parent cannot tell us to stop."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-
-
-def _end_with_parent() -> None:
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(1)

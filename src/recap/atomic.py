@@ -1,18 +1,22 @@
 """Files that appear whole or not at all."""
 
 import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
 from recap.errors import InputError
 
 
-def write_atomic(path: Path, data: bytes) -> None:
-    """Write the bytes under a temporary name beside the target, then rename; makes the folder."""
+@contextmanager
+def replacing(path: Path) -> Iterator[IO[bytes]]:
+    """A file that takes its name only when it is whole; makes the folder."""
     partial = path.with_name(f".{secrets.token_hex(8)}.partial")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with partial.open("xb") as file:
-            file.write(data)
+            yield file
         partial.replace(path)
     except OSError as error:
         raise InputError(
@@ -22,3 +26,9 @@ def write_atomic(path: Path, data: bytes) -> None:
         # After a good rename it is gone already; a parent that is a file is a NotADirectoryError.
         if partial.parent.is_dir():
             partial.unlink(missing_ok=True)
+
+
+def write_atomic(path: Path, data: bytes | str) -> None:
+    """Write bytes, or text as UTF-8."""
+    with replacing(path) as file:
+        file.write(data.encode() if isinstance(data, str) else data)

@@ -1,0 +1,34 @@
+"""What a reader says when a file cannot be opened or is damaged: always one line."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from recap.errors import InputError, RecapError
+
+_LONGEST_REASON = 200
+
+
+@contextmanager
+def one_line_errors(path: Path, kind: str) -> Iterator[None]:
+    """Turn whatever parsers and decoders say about a file of this kind into one `InputError`."""
+    try:
+        yield
+    except RecapError:
+        raise
+    except FileNotFoundError as error:
+        raise InputError(f"{path}: there is no such file.") from error
+    except PermissionError as error:
+        raise InputError(f"{path}: no permission to read this file.") from error
+    except IsADirectoryError as error:
+        raise InputError(f"{path}: this is a folder, not a {kind}.") from error
+    except MemoryError as error:
+        raise InputError(
+            f"{path}: this {kind} takes more memory than there is. Close other programs or crop it."
+        ) from error
+    # A damaged file is answered with almost any exception.
+    except Exception as error:
+        reason = " ".join(str(error).split())[:_LONGEST_REASON] or type(error).__name__
+        raise InputError(
+            f"{path}: the {kind} cannot be read ({reason}). Copy or export it again."
+        ) from error
