@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import median
+from statistics import mean
 from typing import Any
 
 import numpy as np
@@ -52,7 +52,7 @@ class Times:
 
     @property
     def ratio(self) -> float:
-        return median(self.read) / median(self.encode)
+        return mean(self.read) / mean(self.encode)
 
 
 def main(count: int = 1000, threads: int = 1, encoder: str = "dinov2-small") -> None:
@@ -60,13 +60,13 @@ def main(count: int = 1000, threads: int = 1, encoder: str = "dinov2-small") -> 
     torch.set_num_threads(threads)
     model = load_encoder(EncoderSettings(name=encoder, random_weights=True))
     print(f"{encoder}, {model.input_px} px, float32, {threads} thread(s); reading on one thread")
-    print(f"median of {count} images read and of {ROUNDS} encoded, in ms/image")
+    print(f"mean of {count} images read and of {ROUNDS} encoded, in ms/image")
     print(f"{'':<34}{'read':>10}{'encode':>10}{'ratio':>10}")
     slowest = 0.0
     for name, write in KINDS.items():
         with tempfile.TemporaryDirectory() as folder:
             times = measure(write_files(Path(folder), write), model, count)
-        row = f"{1000 * median(times.read):>10.1f}{1000 * median(times.encode):>10.1f}"
+        row = f"{1000 * mean(times.read):>10.1f}{1000 * mean(times.encode):>10.1f}"
         print(f"{name:<34}{row}{times.ratio:>10.3f}", flush=True)
         slowest = max(slowest, times.ratio)
     if slowest >= 1:

@@ -1,7 +1,9 @@
 import io
 import struct
+import threading
 import warnings
 import zlib
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
@@ -12,7 +14,7 @@ from hypothesis import strategies as st
 from PIL import Image as PillowImage
 
 from recap.errors import InputError
-from recap.io import image_from_array, read_image, read_mask
+from recap.io import image_from_array, raster, read_image, read_mask
 from recap.io.raster import MAX_PIXELS
 
 RNG = np.random.default_rng(0)
@@ -274,3 +276,25 @@ def test_empty_mask_and_label_numbers(tmp_path: Path) -> None:
     for labels in (LESION.astype(np.uint8) * 3, LESION.astype(np.uint16) * 255):
         with pytest.raises(InputError, match="label numbers"):
             read_mask(save(tmp_path / "l.png", labels))
+
+
+def test_threads_decode_side_by_side_and_stay_quiet(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = save(tmp_path / "a.png", GREY)
+    decode, both_inside = raster._decode, threading.Barrier(2)
+
+    def meet_and_warn(image: PillowImage.Image, path: Path) -> np.ndarray:
+        both_inside.wait(timeout=20)
+        warnings.warn("loud", stacklevel=1)
+        return decode(image, path)
+
+    monkeypatch.setattr(raster, "_decode", meet_and_warn)
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("always")
+        before = list(warnings.filters)
+        with ThreadPoolExecutor(2) as threads:
+            images = list(threads.map(read_image, [path] * 10))
+        assert warnings.filters == before
+    assert heard == []
+    assert all(np.array_equal(image.pixels, GREY / np.float32(255)) for image in images)

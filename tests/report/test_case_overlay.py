@@ -1,11 +1,14 @@
 """Pictures of scored cases: the right slice, the right place, the fixed scale."""
 
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 
+from recap.config import ReadingSettings
 from recap.io.case import Case, LazyImages
 from recap.io.slide import open_slide
-from recap.report import case_overlay as module
 from recap.report.case_overlay import case_overlay
 from recap.report.overlay import as_picture, overlay
 from recap.scoring.cases import CasePrediction
@@ -76,7 +79,7 @@ def test_a_value_of_a_slide_is_drawn_over_the_pixels_it_stands_for(
     max_px, step, slide, monkeypatch
 ):
     """The map's last row and column reach beyond the slide: they must not squeeze the others."""
-    monkeypatch.setattr(module, "SLIDE_PX", max_px)
+    monkeypatch.setattr(sys.modules["recap.report.case_overlay"], "SLIDE_PX", max_px)
     case, _ = slide
     shape = tuple(int(np.ceil(side / step)) for side in case.size_hw)
     for row, column in ((0, 0), (2, 3), (shape[0] - 2, shape[1] - 2)):
@@ -96,10 +99,8 @@ def test_what_was_not_looked_at_stays_as_it_is(slide):
 
 
 def test_a_slide_from_the_reader(slide):
-    from recap.config import ReadingSettings
-
     case, _ = slide
-    opened = open_slide(module.Path(case.source), ReadingSettings(slide_tile_px=64))
+    opened = open_slide(Path(case.source), ReadingSettings(slide_tile_px=64))
     assert opened.size_hw == case.size_hw
     drawn = case_overlay(opened, predict(np.ones((11, 15), np.float32), step=32.0), SCALE)
     assert drawn.size == (470, 330)

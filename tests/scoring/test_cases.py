@@ -126,6 +126,17 @@ def test_a_tile_that_overhangs_the_edge_is_cut():
     assert np.nansum(whole) == 2 * 4
 
 
+def test_where_tiles_share_a_value_the_higher_one_counts():
+    """Tiles of 40 px have 3 values a side, but the next one starts 2.5 values further on."""
+    none = ImageScore(0.0, None, None)
+    left, right = np.full((3, 3), 0.2, np.float32), np.full((3, 3), 0.1, np.float32)
+    left[1, 2] = 0.9
+    tiles = [Part(none, left, (0, 0), 16.0), Part(none, right, (0, 40), 16.0)]
+    for order in (tiles, tiles[::-1]):
+        whole, _ = lay_out(order, (40, 80))
+        assert whole[1].tolist() == pytest.approx([0.2, 0.2, 0.9, 0.1, 0.1])
+
+
 def test_frames_of_different_sizes_are_refused(few_shot):
     def frame(number):
         return Image(np.zeros((20 + number, 20), np.float32), "frame")

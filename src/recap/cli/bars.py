@@ -11,6 +11,7 @@ STAGES = {
     "score": "Scoring",
     "images": "Slices, tiles",
     "check": "Checking",
+    "cells": "Cells",
     "download": "Downloading",
     "unpack": "Unpacking",
 }

@@ -23,7 +23,7 @@ def evaluate_command(
     device: Device = "auto",
     random_weights: RandomWeights = False,
 ) -> None:
-    """Measure a detector on a test split: image AUROC, F1-max, AP; pixel AUROC with masks."""
+    """Measure a detector on a test split: image metrics and, with masks, pixel metrics."""
     from recap.data import read_domain
     from recap.data.exclusions import read_exclusions
     from recap.scoring.detector import load
@@ -47,9 +47,10 @@ def evaluate_command(
         typer.echo("{images} of {of} test images excluded".format(**result["excluded"]))
     for level in ("image", "pixel"):
         for metric, value in (result[level] or {}).items():
-            typer.echo(f"{level} {metric:<8} {value:.4f}")
+            shown = "–" if value is None else f"{value:.4f}"
+            typer.echo(f"{level} {metric:<30} {shown}")
     if result["pixel"] is None:
-        typer.echo("pixel    –        (this domain has no masks)")
+        typer.echo(f"pixel {'':<30} – (this domain has no masks)")
     shared = result["support_images_in_test"]
     if shared:
         typer.echo(

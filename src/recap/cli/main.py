@@ -4,7 +4,7 @@ import sys
 
 import typer
 
-from recap.cli import data, demo, evaluate, fit, info, score, weights
+from recap.cli import bench, data, demo, evaluate, fit, info, score, weights
 from recap.errors import RecapError
 
 app = typer.Typer(
@@ -22,6 +22,7 @@ app.command("info")(info.info_command)
 app.command("demo")(demo.demo_command)
 app.add_typer(weights.app, name="weights")
 app.add_typer(data.app, name="data")
+app.add_typer(bench.app, name="bench")
 
 INTERRUPTED = 130
 

@@ -12,6 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from recap.encoders.memo import TapsMemo
+
 
 @dataclass(frozen=True)
 class Family:
@@ -123,6 +125,8 @@ class Encoder(nn.Module):
         if antialias_positions and self.family.positions:
             resample_positions(model, self.family, self.grid, input_px)
         self.model = model.eval().requires_grad_(False)
+        self.memo: TapsMemo | None = None
+        """Where encoded images are kept, if anywhere."""
         self.register_buffer("mean", torch.tensor(mean).view(3, 1, 1), persistent=False)
         self.register_buffer("std", torch.tensor(std).view(3, 1, 1), persistent=False)
 
@@ -148,6 +152,10 @@ class Encoder(nn.Module):
 
     def taps(self, pixels: Tensor) -> Tensor:
         """Patch tokens after every tapped layer of the untouched encoder: (B, L, R, width)."""
+        return self.compute_taps(pixels) if self.memo is None else self.memo.taps(self, pixels)
+
+    def compute_taps(self, pixels: Tensor) -> Tensor:
+        """The same, always computed."""
         tokens, taps, done = self.embed(pixels), [], 0
         for layer in self.layers:
             tokens, done = self.run(tokens, done, layer), layer

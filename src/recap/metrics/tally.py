@@ -33,7 +33,6 @@ class Tally:
     """A multiset of float32 values, each with a weight if `weighted`."""
 
     def __init__(self, weighted: bool, memory_bytes: int) -> None:
-        self.weighted = weighted
         self.capacity = memory_bytes // (16 if weighted else 8)
         # Leaves some 1 / resolution × (1 + log(size × resolution)) values: below the capacity.
         self.resolution = 16 / self.capacity
@@ -48,8 +47,7 @@ class Tally:
         self._waiting.append((values, weights))
         self._n_waiting += values.size
         self.size += values.size
-        if self._n_waiting >= min(BLOCK, self.capacity // 4):
-            self._settle()
+        self._settle_if_many()
 
     def merge(self, other: "Tally") -> None:
         """Take in all that another tally holds; it stays as it is."""
@@ -58,7 +56,7 @@ class Tally:
         self._n_waiting += other._n_waiting
         self.size += other.size
         self.error = max(self.error, other.error)
-        self._settle()
+        self._settle_if_many()
 
     def runs(self) -> list[Run]:
         """All values, in runs that may share values; of merged values the lowest stands for all."""
@@ -74,6 +72,10 @@ class Tally:
             steps = [mass[a:b].sum() for a, b in pairwise(cuts)]
             total += np.cumsum(steps[::-1])[::-1]
         return total
+
+    def _settle_if_many(self) -> None:
+        if self._n_waiting >= min(BLOCK, self.capacity // 4) or self._entries() > self.capacity:
+            self._settle()
 
     def _settle(self) -> None:
         if self._n_waiting:

@@ -5,11 +5,17 @@ from typing import TYPE_CHECKING
 from recap.config import Settings, resolve_settings
 
 if TYPE_CHECKING:
+    from recap.encoders.vit import Encoder
     from recap.model.recap import ReCAP
 
 
-def new_model(settings: Settings, trained_head: bool = True) -> "ReCAP":
-    """A model at its start; the same seed gives the same start, whatever ran before."""
+def new_model(
+    settings: Settings, trained_head: bool = True, encoder: "Encoder | None" = None
+) -> "ReCAP":
+    """A model at its start; the same seed gives the same start, whatever ran before.
+
+    An encoder that is loaded already must be the one that the settings name.
+    """
     import torch
 
     from recap.encoders.load import load_encoder
@@ -17,7 +23,7 @@ def new_model(settings: Settings, trained_head: bool = True) -> "ReCAP":
 
     with torch.random.fork_rng():
         torch.manual_seed(settings.seed)
-        encoder = load_encoder(settings.encoder, settings.seed)
+        encoder = encoder or load_encoder(settings.encoder, settings.seed)
         return ReCAP(encoder, settings, trained_head)
 
 

@@ -5,16 +5,15 @@ from typing import Any
 
 import numpy as np
 
-from recap.config import ReadingSettings
 from recap.data.benchmark import Domain
 from recap.data.exclusions import Exclusions
 from recap.errors import InputError
 from recap.fetch import sha256_of
 from recap.io import read_image, read_mask
 from recap.io.resize import SquareResize
-from recap.metrics import auroc, average_precision, f1_max
+from recap.metrics import ImageMetrics, PixelMetrics
 from recap.scoring.detector import Detector
-from recap.types import BoolArray, Sample
+from recap.types import BoolArray, Image, Sample
 
 
 def evaluate(
@@ -23,34 +22,30 @@ def evaluate(
     progress: Callable[[int, int], None] = lambda done, total: None,
     exclude: Exclusions | None = None,
 ) -> dict[str, Any]:
-    """Image AUROC, F1-max and AP, and pixel AUROC where there are masks; fractions, not per cent.
+    """All image metrics, and all pixel metrics where there are masks; fractions, not per cent.
 
     Maps and masks are compared at the encoder's input size, as the benchmark does. `pixel` is None
     for a domain without masks. Images that `exclude` lists are left out and counted.
     """
     everything = domain.test()
     samples = everything if exclude is None else exclude.keep(everything, domain)
+    images, pixels = ImageMetrics(), PixelMetrics()
     has_masks = any(sample.mask is not None for sample in samples)
     size, reading = detector.model.encoder.input_px, detector.card.settings.reading
-    scores = np.empty(len(samples), np.float32)
-    maps = np.empty((len(samples) if has_masks else 0, size, size), np.float32)
     for index, sample in enumerate(samples):
         progress(index, len(samples))
-        output = detector.raw_output([read_image(sample.path, reading)])
-        scores[index] = float(output.score[0])
+        image = read_image(sample.path, reading)
+        output = detector.raw_output([image])
+        images.update([float(output.score[0])], [sample.abnormal])
         if has_masks:
-            maps[index] = output.map[0].cpu().numpy()
+            pixels.update(output.map[0].cpu().numpy(), square_mask(sample, image, size))
     progress(len(samples), len(samples))
-    labels = np.array([sample.abnormal for sample in samples])
+    abnormal = sum(sample.abnormal for sample in samples)
     return {
         "domain": domain.name,
-        "image": {
-            "auroc": auroc(scores, labels),
-            "f1_max": f1_max(scores, labels),
-            "ap": average_precision(scores, labels),
-        },
-        "pixel": {"auroc": auroc(maps, _masks(samples, size, reading))} if has_masks else None,
-        "images": {"normal": int((~labels).sum()), "abnormal": int(labels.sum())},
+        "image": images.compute(),
+        "pixel": pixels.compute() if has_masks else None,
+        "images": {"normal": len(samples) - abnormal, "abnormal": abnormal},
         "excluded": _excluded(exclude, len(everything) - len(samples), len(everything)),
         "support_images_in_test": _shared_with_support(detector, samples),
         "mode": detector.card.mode,
@@ -64,16 +59,14 @@ def _excluded(exclude: Exclusions | None, count: int, total: int) -> dict[str, A
     return {"images": count, "of": total, "list": exclude.source.name, "sha256": exclude.sha256}
 
 
-def _masks(samples: list[Sample], size_px: int, reading: ReadingSettings) -> BoolArray:
-    masks = np.zeros((len(samples), size_px, size_px), bool)
-    for index, sample in enumerate(samples):
-        if sample.mask is not None:
-            mask = read_mask(sample.mask)
-            if mask.shape != read_image(sample.path, reading).size_hw:
-                raise InputError(f"{sample.mask}: its size differs from that of {sample.path}.")
-            resize = SquareResize((mask.shape[0], mask.shape[1]), size_px)
-            masks[index] = resize.apply_mask(mask)
-    return masks
+def square_mask(sample: Sample, image: Image, size_px: int) -> BoolArray:
+    """A sample's mask at the encoder's input size; empty where it has none."""
+    if sample.mask is None:
+        return np.zeros((size_px, size_px), bool)
+    mask = read_mask(sample.mask)
+    if mask.shape != image.size_hw:
+        raise InputError(f"{sample.mask}: its size differs from that of {sample.path}.")
+    return SquareResize(image.size_hw, size_px).apply_mask(mask)
 
 
 def _shared_with_support(detector: Detector, samples: list[Sample]) -> int:

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from recap.config import Settings
 from recap.data.augment import COPIES, augment
+from recap.encoders.vit import Encoder
 from recap.errors import InputError, SettingsError
 from recap.model.build import new_model
 from recap.model.recap import ReCAP, Tokens, concatenate
@@ -31,6 +32,7 @@ def fit_few_shot(
     work_dir: Path | None = None,
     device: str = "auto",
     progress: Progress = silent,
+    encoder: Encoder | None = None,
 ) -> Detector:
     """Fit on labelled support images; with normal ones alone the memory is all there is.
 
@@ -40,7 +42,7 @@ def fit_few_shot(
     abnormal = torch.tensor([item.abnormal for item in support])
     if abnormal.all():
         raise InputError("There are no normal images. A memory of normal patches needs at least 1.")
-    model = new_model(settings, trained_head=bool(abnormal.any())).to(choose_device(device))
+    model = new_model(settings, bool(abnormal.any()), encoder).to(choose_device(device))
     records = [item.record for item in support]
     if not abnormal.any():
         pixels, _ = stack_support(support, model.encoder.input_px)

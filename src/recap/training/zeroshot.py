@@ -10,6 +10,7 @@ from torch import Tensor
 from recap.config import ReadingSettings, Settings
 from recap.data.benchmark import Domain
 from recap.data.supports import support_hashes
+from recap.encoders.vit import Encoder
 from recap.errors import InputError
 from recap.io import read_image
 from recap.io.resize import SquareResize
@@ -37,10 +38,11 @@ def fit_zero_shot(
     work_dir: Path | None = None,
     device: str = "auto",
     progress: Progress = silent,
+    encoder: Encoder | None = None,
 ) -> Detector:
     """Fit on the labelled pools of the source domains; there is no memory."""
     samples = source_samples(sources, settings.training.source_split)
-    model = new_model(settings).to(choose_device(device))
+    model = new_model(settings, encoder=encoder).to(choose_device(device))
     records = source_records(samples)
     checkpoint = None
     if work_dir is not None:

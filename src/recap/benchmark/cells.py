@@ -1,0 +1,129 @@
+"""Cells of the benchmark: one method on one data set with one number of shots and one seed."""
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from recap.atomic import write_atomic
+from recap.config import Settings, resolve_settings, settings_from_dict
+from recap.errors import InputError
+
+# A method is a name and the settings that make it. Zero shots mean leave-one-out zero-shot.
+METHODS: dict[str, dict[str, Any]] = {
+    "recap": {},
+    "nearest": {},  # fitted on the normal images alone: nearest neighbour on the encoder's tokens
+}
+NORMAL_ONLY = ("nearest",)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What is run; everything that decides the result is in it."""
+
+    method: str
+    dataset: str
+    shots: int
+    settings: Settings
+    draw: int = 0
+    """Which support set is drawn; it does not depend on the seed unless asked to."""
+    exclude: str = ""
+    """The sha256 of the exclusion list, if there is one."""
+
+    @property
+    def name(self) -> str:
+        """Readable, and different for every setting: also the path of its result."""
+        content = json.dumps(self.as_json(), sort_keys=True)
+        digest = hashlib.sha256(content.encode()).hexdigest()[:12]
+        shots = f"{self.shots}-shot"
+        return f"{self.method}/{self.dataset}/{shots}/seed-{self.settings.seed}-{digest}"
+
+    def as_json(self) -> dict[str, Any]:
+        """The cell as it stands in its result."""
+        return {
+            "method": self.method,
+            "dataset": self.dataset,
+            "shots": self.shots,
+            "draw": self.draw,
+            "exclude": self.exclude,
+            "settings": self.settings.model_dump(mode="json"),
+        }
+
+
+def plan_cells(
+    methods: Sequence[str],
+    datasets: Sequence[str],
+    shots: Sequence[int],
+    seeds: Sequence[int],
+    settings: Settings,
+    draw_by_seed: bool = False,
+    exclude: str = "",
+) -> list[Cell]:
+    """All cells of a grid that make sense, the cheap ones first."""
+    unknown = [name for name in methods if name not in METHODS]
+    if unknown:
+        raise InputError(f"Unknown method '{unknown[0]}'. Choose from: {', '.join(METHODS)}.")
+    cells = []
+    for method in methods:
+        for count in sorted(set(shots)):
+            if count == 0 and (method in NORMAL_ONLY or len(datasets) < 2):
+                continue  # nothing to fit on
+            for dataset in datasets:
+                for seed in seeds:
+                    own = with_seed(settings, seed)
+                    draw = seed if draw_by_seed else 0
+                    cells.append(Cell(method, dataset, count, own, draw, exclude))
+    return sorted(cells, key=lambda cell: (cell.shots or 10**6, cell.settings.seed))
+
+
+def with_seed(settings: Settings, seed: int) -> Settings:
+    """The same settings with another seed."""
+    return settings_from_dict({**settings.model_dump(mode="json"), "seed": seed})
+
+
+def result_file(out: Path, cell: Cell) -> Path:
+    """Where a cell's result is kept."""
+    return out / "cells" / f"{cell.name}.json"
+
+
+def write_result(out: Path, cell: Cell, result: dict[str, Any]) -> None:
+    """Keep a finished cell."""
+    content = {"cell": cell.as_json(), **result}
+    write_atomic(result_file(out, cell), json.dumps(content, indent=1) + "\n")
+
+
+def is_done(out: Path, cell: Cell) -> bool:
+    """Tell whether a cell has a whole result; a damaged one is run again."""
+    try:
+        return "metrics" in json.loads(result_file(out, cell).read_text(encoding="utf-8"))
+    except (OSError, ValueError, TypeError):
+        return False
+
+
+def read_results(out: Path) -> Iterator[dict[str, Any]]:
+    """All finished cells of a folder, by name."""
+    if not (out / "cells").is_dir():
+        raise InputError(f"{out}: no results here. Make some with `recap bench run --out {out}`.")
+    for file in sorted((out / "cells").rglob("*.json")):
+        try:
+            yield json.loads(file.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise InputError(f"{file}: is damaged ({error}). Remove it and run again.") from error
+
+
+def parse_numbers(text: str) -> list[int]:
+    """Numbers and ranges such as "0,2,4" and "0-4"."""
+    numbers: list[int] = []
+    for part in text.split(","):
+        first, dash, last = part.strip().partition("-")
+        if not first.isdecimal() or (dash and not last.isdecimal()):
+            raise InputError(f"'{text}' is not a list of numbers. Write it as 0,4,16 or 0-4.")
+        numbers += range(int(first), int(last if dash else first) + 1)
+    return list(dict.fromkeys(numbers))
+
+
+def default_settings(overrides: Iterable[str] = (), **values: Any) -> Settings:
+    """Settings for all cells; their seed is replaced by each cell's own."""
+    return resolve_settings(overrides=overrides, **values)

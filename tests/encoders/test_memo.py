@@ -1,0 +1,60 @@
+import numpy as np
+import pytest
+import torch
+
+from recap.encoders.memo import TapsMemo
+from recap.encoders.vit import Encoder
+
+PX = 70
+
+
+@pytest.fixture
+def encoder(tiny_encoder):
+    """encoder(**changes): the tiny model as another frozen encoder."""
+
+    def make(**changes):
+        given = {"name": "tiny", "checksum": "tiny", "input_px": PX, **changes}
+        return Encoder(tiny_encoder.model, **given)
+
+    return make
+
+
+@pytest.fixture
+def pixels():
+    return torch.rand(3, 3, PX, PX, generator=torch.Generator().manual_seed(0))
+
+
+def test_an_image_is_encoded_once_and_comes_back_the_same(encoder, tmp_path, pixels):
+    plain, remembering = encoder(), encoder()
+    expected = torch.cat([plain.taps(image[None]) for image in pixels])
+    remembering.memo = TapsMemo(tmp_path)
+    assert torch.equal(remembering.taps(pixels), expected)
+    assert torch.equal(remembering.taps(pixels.flip(0)), expected.flip(0))
+    assert remembering.memo.encoded == 3
+    another = encoder()
+    another.memo = TapsMemo(tmp_path)
+    assert torch.equal(another.taps(pixels[:1]), expected[:1])
+    assert another.memo.encoded == 0
+
+
+@pytest.mark.parametrize(
+    "changes", [{"checksum": "other"}, {"layers": (2, 8)}, {"mean": (0.5, 0.5, 0.5)}]
+)
+def test_another_encoder_has_entries_of_its_own(encoder, tmp_path, pixels, changes):
+    first, second = encoder(), encoder(**changes)
+    first.memo, second.memo = TapsMemo(tmp_path), TapsMemo(tmp_path)
+    first.taps(pixels[:1])
+    expected = second.compute_taps(pixels[:1])
+    assert torch.equal(second.taps(pixels[:1]), expected)
+    assert second.memo.encoded == 1
+
+
+def test_a_damaged_entry_is_made_anew(encoder, tmp_path, pixels):
+    remembering = encoder()
+    remembering.memo = TapsMemo(tmp_path)
+    expected = remembering.taps(pixels[:1])
+    (file,) = tmp_path.rglob("*.npy")
+    for content in (b"", file.read_bytes()[:200], np.lib.format.MAGIC_PREFIX + b"nonsense"):
+        file.write_bytes(content)
+        assert torch.equal(remembering.taps(pixels[:1]), expected)
+    assert remembering.memo.encoded == 4
