@@ -135,7 +135,7 @@ def test_the_bound_is_small_where_memory_is_not():
 
 
 @pytest.mark.slow
-def test_an_error_below_1e5_in_a_tenth_of_the_room():
+def test_the_error_stays_below_1e5_in_less_room_than_the_values_need():
     rng = np.random.default_rng(2)
     masks = lesions(rng, 120, 400, 60)
     maps = (rng.normal(size=masks.shape) + masks).astype(np.float32)
