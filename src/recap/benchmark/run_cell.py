@@ -12,6 +12,7 @@ import numpy as np
 from recap.benchmark.cells import NORMAL_ONLY, Cell, write_result
 from recap.data import Domain, draw_support
 from recap.data.exclusions import Exclusions
+from recap.data.supports import known_patient
 from recap.encoders.load import load_encoder
 from recap.encoders.memo import TapsMemo
 from recap.encoders.vit import Encoder
@@ -95,7 +96,7 @@ def _row(sample: Sample, score: float, output: Any) -> dict[str, Any]:
     return {
         "file": sample.path.name,
         "abnormal": sample.abnormal,
-        "patient": sample.patient,
+        "patient": known_patient(sample),
         "score": score,
         "score_prototype": float(output.prototype.score[0]) if output.prototype else None,
         "score_memory": float(output.memory.score[0]) if output.memory else None,
