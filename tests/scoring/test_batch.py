@@ -9,7 +9,8 @@ import pytest
 
 from recap.data.cases import find_cases as search_cases
 from recap.errors import InputError
-from recap.scoring.batch import COLUMNS, score_to_folder
+from recap.scoring.batch import score_to_folder
+from recap.scoring.rows import COLUMNS
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from recap.cli.options import Device, RandomWeights
 
 if TYPE_CHECKING:
     from recap.config import ReadingSettings
-    from recap.scoring.batch import Row
+    from recap.scoring.rows import Row
 
 
 def score_command(

@@ -130,9 +130,12 @@ def name_some(paths: Sequence[Path], most: int = 5) -> str:
 
 
 def walk(root: Path) -> Iterable[Path]:
-    """Yield visible files; linked folders are followed, but none is entered twice."""
+    """Yield visible files; linked folders are followed, but none is entered twice.
+
+    A folder that cannot be read is an error: passing it over would lose images without a word.
+    """
     seen = set()
-    for folder, subfolders, files in os.walk(root, followlinks=True):
+    for folder, subfolders, files in os.walk(root, onerror=_refuse_folder, followlinks=True):
         seen.add(Path(folder).resolve())
         subfolders[:] = sorted(
             name
@@ -140,6 +143,12 @@ def walk(root: Path) -> Iterable[Path]:
             if not name.startswith(".") and (Path(folder) / name).resolve() not in seen
         )
         yield from (Path(folder) / name for name in files if not name.startswith("."))
+
+
+def _refuse_folder(error: OSError) -> None:
+    raise InputError(
+        f"{error.filename}: this folder cannot be read ({error.strerror}). Leave it out or allow it."
+    ) from error
 
 
 def _is_dicom(path: Path) -> bool:

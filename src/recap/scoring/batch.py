@@ -5,19 +5,15 @@ done, and the images of a volume or slide are kept one by one, so an interrupted
 it stopped.
 """
 
-import csv
 import json
 import shutil
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict, astuple, dataclass, fields
+from collections.abc import Callable, Sequence
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
+from recap.atomic import write_atomic
 from recap.config import ReadingSettings
 from recap.data.cases import Found
 from recap.errors import InputError, RecapError
@@ -26,39 +22,14 @@ from recap.fetch import sha256_of
 from recap.io import Case
 from recap.scoring.cases import CasePrediction, score_case
 from recap.scoring.detector import Detector
-from recap.scoring.parts import ImageScore, Parts
+from recap.scoring.outputs import save_image_table, save_map
+from recap.scoring.parts import Parts
+from recap.scoring.rows import Row, appending, number_text, read_rows, write_rows
 
 TABLE, MANIFEST, PARTS = "scores.csv", "manifest.json", "parts"
-IMAGE_SCORES = [field.name for field in fields(ImageScore)]
 Progress = Callable[[str, int, int, str], None]
 Draw = Callable[[Case, CasePrediction, Path], None]
 """Writes an overlay to a path."""
-
-
-@dataclass(frozen=True)
-class Row:
-    """One line of scores.csv."""
-
-    case: str
-    path: str
-    sha256: str
-    status: str
-    kind: str = ""
-    images: str = ""
-    score: str = ""
-    score_prototype: str = ""
-    score_memory: str = ""
-    height: str = ""
-    width: str = ""
-    map: str = ""
-    map_step_px: str = ""
-    """Pixels of the source to one value of the map: 1 but for slides."""
-    overlay: str = ""
-    table: str = ""
-    error: str = ""
-
-
-COLUMNS = [field.name for field in fields(Row)]
 
 
 def score_to_folder(
@@ -77,10 +48,10 @@ def score_to_folder(
     reading = reading or detector.card.settings.reading
     out.mkdir(parents=True, exist_ok=True)
     _refuse_other_results(out, detector, reading)
-    finished = {row.case: row for row in _read_rows(out / TABLE) if row.status == "ok"}
+    finished = {row.case: row for row in read_rows(out / TABLE) if row.status == "ok"}
     _write_manifest(out, detector, reading, "running", [], started)
     rows: list[Row] = []
-    with _appending(out / TABLE, finished.values()) as append:
+    with appending(out / TABLE, finished.values()) as append:
         for index, found in enumerate(cases):
             progress("score", index, len(cases), found.name)
             digest = _digest(found.files)
@@ -91,7 +62,7 @@ def score_to_folder(
             rows.append(row)
     progress("score", len(cases), len(cases), "")
     shutil.rmtree(out / PARTS, ignore_errors=True)  # what is left there belongs to no case
-    _write_table(out / TABLE, rows)
+    write_rows(out / TABLE, rows)
     _write_manifest(out, detector, reading, "complete", rows, started)
     return rows
 
@@ -125,7 +96,7 @@ def _score_found(
         draw(case, prediction, out / overlay_file)
     except RecapError as error:
         return Row(found.name, path, digest, "error", error=found.in_words(str(error)))
-    table = _save_image_table(out, found.name, prediction) if several else ""
+    table = save_image_table(out, found.name, prediction) if several else ""
     parts.remove()
     height, width = case.size_hw or prediction.map.shape[-2:]
     total = prediction.total
@@ -136,52 +107,16 @@ def _score_found(
         status="ok",
         kind=case.kind,
         images=str(len(prediction.images)),
-        score=_number(total.score),
-        score_prototype=_number(total.score_prototype),
-        score_memory=_number(total.score_memory),
+        score=number_text(total.score),
+        score_prototype=number_text(total.score_prototype),
+        score_memory=number_text(total.score_memory),
         height=str(height),
         width=str(width),
         map=map_file,
-        map_step_px=_number(prediction.source_px_per_px),
+        map_step_px=number_text(prediction.source_px_per_px),
         overlay=overlay_file,
         table=table,
     )
-
-
-def save_map(out: Path, name: str, case: Case, prediction: CasePrediction) -> str:
-    """Write a case's map: a volume on its source's own grid as NIfTI, all else as .npy."""
-    if case.grid is not None:
-        from recap.io.nifti import write_map_volume
-
-        file = f"maps/{name}.map.nii.gz"
-        (out / file).parent.mkdir(parents=True, exist_ok=True)
-        write_map_volume(out / file, prediction.map, case.grid)
-        return file
-    file = f"maps/{name}.npy"
-    (out / file).parent.mkdir(parents=True, exist_ok=True)
-    partial = (out / file).with_suffix(".tmp.npy")
-    np.save(partial, prediction.map, allow_pickle=False)
-    partial.replace(out / file)
-    return file
-
-
-def _save_image_table(out: Path, name: str, prediction: CasePrediction) -> str:
-    """The scores of a case's slices, frames or tiles, in their order."""
-    file = out / "images" / f"{name}.csv"
-    file.parent.mkdir(parents=True, exist_ok=True)
-    partial = file.with_name(file.name + ".tmp")
-    with partial.open("w", newline="", encoding="utf-8") as stream:
-        writer = csv.writer(stream)
-        writer.writerow(["number", "row_px", "column_px", *IMAGE_SCORES])
-        for number, image in enumerate(prediction.images):
-            place = prediction.origins_px[number]
-            writer.writerow([number, *place, *(_number(v) for v in astuple(image))])
-    partial.replace(file)
-    return file.relative_to(out).as_posix()
-
-
-def _number(value: float | None) -> str:
-    return "" if value is None else f"{value:.8g}"
 
 
 def _digest(files: Sequence[Path]) -> str:
@@ -193,39 +128,6 @@ def _digest(files: Sequence[Path]) -> str:
     except OSError:
         return ""
     return digests[0] if len(digests) == 1 else sha256("".join(digests).encode()).hexdigest()
-
-
-def _read_rows(path: Path) -> list[Row]:
-    """Rows of an earlier run; a line cut short by a kill is left out."""
-    if not path.exists():
-        return []
-    with path.open(newline="", encoding="utf-8", errors="surrogateescape") as file:
-        lines = csv.DictReader(file)
-        if lines.fieldnames != COLUMNS:
-            raise InputError(f"{path} was not written by this version. Choose another --out.")
-        return [Row(**line) for line in lines if None not in line.values() and None not in line]
-
-
-@contextmanager
-def _appending(path: Path, rows: Iterable[Row]) -> Iterator[Callable[[Row], None]]:
-    _write_table(path, rows)
-    with path.open("a", newline="", encoding="utf-8", errors="surrogateescape") as file:
-        writer = csv.DictWriter(file, COLUMNS)
-
-        def append(row: Row) -> None:
-            writer.writerow(asdict(row))
-            file.flush()
-
-        yield append
-
-
-def _write_table(path: Path, rows: Iterable[Row]) -> None:
-    partial = path.with_suffix(".tmp")
-    with partial.open("w", newline="", encoding="utf-8", errors="surrogateescape") as file:
-        writer = csv.DictWriter(file, COLUMNS)
-        writer.writeheader()
-        writer.writerows(asdict(row) for row in rows)
-    partial.replace(path)
 
 
 def _refuse_other_results(out: Path, detector: Detector, reading: ReadingSettings) -> None:
@@ -271,6 +173,4 @@ def _write_manifest(
             "drawn_from_to": detector.map_scale,
         },
     }
-    partial = out / f"{MANIFEST}.tmp"
-    partial.write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
-    partial.replace(out / MANIFEST)
+    write_atomic(out / MANIFEST, json.dumps(manifest, indent=2) + "\n")

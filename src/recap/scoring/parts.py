@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from recap.atomic import replacing
 from recap.types import FloatArray
 
 
@@ -60,10 +61,8 @@ class Parts:
         scores = part.scores
         numbers = [scores.score, scores.score_prototype, scores.score_memory]
         numbers += [*part.origin_px, part.source_px_per_px]
-        file = self._file(number)
-        partial = file.with_suffix(".tmp.npz")
-        np.savez(partial, numbers=np.array(numbers, np.float64), map=part.map)
-        partial.replace(file)
+        with replacing(self._file(number)) as stream:
+            np.savez(stream, numbers=np.array(numbers, np.float64), map=part.map)
 
     def remove(self) -> None:
         """Forget everything: the case is done."""
