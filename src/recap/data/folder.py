@@ -147,7 +147,7 @@ def walk(root: Path) -> Iterable[Path]:
 
 def _refuse_folder(error: OSError) -> None:
     raise InputError(
-        f"{error.filename}: this folder cannot be read ({error.strerror}). Leave it out or allow it."
+        f"{error.filename}: this folder cannot be read ({error.strerror}). Allow it or move it."
     ) from error
 
 
