@@ -30,7 +30,7 @@ def settings(tiny_folder):
     return resolve_settings(encoder=encoder, training={"epochs": 1, "augment": False})
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def cells(settings):
     return plan_cells(["recap", "nearest"], ["Brain", "Chest"], [0, 2], [0, 1], settings)
 
@@ -41,22 +41,35 @@ def contents(out):
     return [{k: v for k, v in result.items() if k != "seconds"} for result in results]
 
 
-def test_every_cell_runs_once(cells, domains, tmp_path, monkeypatch):
-    assert run_cells(cells, domains, tmp_path) == {}
-    first = contents(tmp_path)
-    assert len(first) == len(cells) == 12
-    runs = []
+@pytest.fixture(scope="module")
+def finished(cells, domains, tmp_path_factory):
+    """The whole grid, run once."""
+    out = tmp_path_factory.mktemp("runs")
+    assert run_cells(cells, domains, out) == {}
+    return out
+
+
+def json_name(result):
+    return json.dumps(result["cell"], sort_keys=True)
+
+
+def test_every_cell_runs_once(cells, domains, finished, monkeypatch):
+    assert len(contents(finished)) == len(cells) == 12
+    runs, steps = [], []
     monkeypatch.setattr(module, "run_cell", lambda *given: runs.append(given))
-    steps = []
-    run_cells(cells, domains, tmp_path, progress=lambda *step: steps.append(step))
+    run_cells(cells, domains, finished, progress=lambda *step: steps.append(step))
     assert runs == []
     assert steps == [(12, 12, "")]
-    assert not (tmp_path / "work").exists() or not any((tmp_path / "work").rglob("*.*"))
+    assert not any(path.is_file() for path in (finished / "work").rglob("*"))
 
 
-def test_an_interrupted_run_gives_what_an_undisturbed_one_gives(cells, domains, tmp_path):
+def test_images_are_encoded_once_for_the_whole_grid(finished):
+    """12 images in the pools and 12 in the test splits, however many cells look at them."""
+    assert len(list((finished / "taps").rglob("*.npy"))) == 24
+
+
+def test_an_interrupted_run_gives_what_an_undisturbed_one_gives(cells, domains, finished, tmp_path):
     few = cells[:4]
-    run_cells(few, domains, tmp_path / "whole")
 
     def stop(done, total, name):
         if done == 2:
@@ -68,7 +81,10 @@ def test_an_interrupted_run_gives_what_an_undisturbed_one_gives(cells, domains, 
     broken = result_file(tmp_path / "cut", few[0])
     broken.write_text(broken.read_text()[:100])
     assert run_cells(few, domains, tmp_path / "cut") == {}
-    assert contents(tmp_path / "cut") == contents(tmp_path / "whole")
+    expected = {json_name(result): result for result in contents(finished)}
+    resumed = contents(tmp_path / "cut")
+    assert resumed == [expected[json_name(result)] for result in resumed]
+    assert len(resumed) == 4
 
 
 def test_a_cell_is_what_the_commands_give(cells, domains, tmp_path):
@@ -89,22 +105,6 @@ def test_a_cell_is_what_the_commands_give(cells, domains, tmp_path):
     )
     assert result["counts"] == {"abnormal": 3, "normal": 3}
     assert len(result["drift"]["normal"]) == 2  # branches
-
-
-def test_images_are_encoded_once_for_the_whole_grid(cells, domains, tmp_path, monkeypatch):
-    encoded = []
-    original = module.TapsMemo.taps
-
-    def counted(self, encoder, pixels):
-        before = self.encoded
-        taps = original(self, encoder, pixels)
-        encoded.append(self.encoded - before)
-        return taps
-
-    monkeypatch.setattr(module.TapsMemo, "taps", counted)
-    run_cells(cells, domains, tmp_path)
-    # 12 images in the pools and 12 in the test splits, however many cells look at them.
-    assert sum(encoded) == 24
 
 
 def test_a_failing_cell_costs_only_itself(cells, domains, tmp_path, monkeypatch):
@@ -128,12 +128,10 @@ def test_processes_give_the_same(cells, domains, tmp_path):
     assert contents(tmp_path / "one") == contents(tmp_path / "two")
 
 
-def test_results_fill_the_tables(cells, domains, tmp_path):
-    run_cells(cells, domains, tmp_path)
-    rows = result_cells(read_results(tmp_path))
+def test_results_fill_the_tables(finished):
+    rows = result_cells(read_results(finished))
     assert len(rows) == 12
     tables = {table.key: table for table in paper_tables(Results(runs=rows))}
     ours = [cell.ours for row in tables["few-shot-2"].rows for cell in row.cells if cell.ours]
     assert ours
     assert all(number.seeds == 2 for number in ours)
-    assert json.dumps([row.method for row in rows])

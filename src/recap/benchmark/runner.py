@@ -1,6 +1,5 @@
 """Running the cells of a benchmark: those without a result, each kept as soon as it is done."""
 
-import os
 import traceback
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
@@ -55,8 +54,10 @@ def run_cells(
     progress: Progress = lambda done, total, name: None,
 ) -> dict[str, str]:
     """Run what is missing, in `jobs` processes; returns the cells that failed and why."""
+    import torch
+
     missing = [cell for cell in cells if not is_done(out, cell)]
-    threads = max(1, (os.cpu_count() or 1) // max(jobs, 1))
+    threads = max(1, torch.get_num_threads() // max(jobs, 1))
     todo = [Job(cell, tuple(domains), out, exclude, threads) for cell in missing]
     finished = len(cells) - len(todo)
     failed: dict[str, str] = {}

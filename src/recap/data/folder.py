@@ -146,6 +146,8 @@ def walk(root: Path) -> Iterable[Path]:
 
 
 def _refuse_folder(error: OSError) -> None:
+    if isinstance(error, FileNotFoundError):
+        return
     raise InputError(
         f"{error.filename}: this folder cannot be read ({error.strerror}). Allow it or move it."
     ) from error

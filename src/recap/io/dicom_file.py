@@ -4,7 +4,6 @@ Only the header is kept in memory; every frame is read and decoded when it is as
 is not believed: sizes are compared with the bytes there are before anything is set aside.
 """
 
-import warnings
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,7 +20,7 @@ from recap.io.dicom_decode import BIG, EXPORT_AGAIN, IMPLICIT, LITTLE, Layout, d
 from recap.io.dicom_display import Display, display_of
 from recap.io.dicom_geometry import Plane, geometry_of, plane_of
 from recap.io.dicom_tags import frame_tags, integer, text
-from recap.io.raster import _quiet
+from recap.io.no_warnings import no_warnings
 from recap.io.reasons import one_line_errors
 from recap.types import Geometry, Identity
 
@@ -86,9 +85,7 @@ class DicomFile:
 @contextmanager
 def careful(path: Path) -> Iterator[None]:
     """Keep pydicom's warnings from the user, and turn its errors into one `InputError`."""
-    # Filters are shared by all threads: one at a time, with the raster reader.
-    with one_line_errors(path, "DICOM file"), _quiet, warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with one_line_errors(path, "DICOM file"), no_warnings:
         yield
 
 

@@ -2,7 +2,7 @@
 
 Damaged frames make gdcm, the only other free decoder of it, abort the whole process. Huffman codes
 can only be followed one after another; but where a code would end is looked up for all bits of a
-block at once, and then 1, 2, 4, 8, ... pixels are stepped over together.
+block at once, so that a loop has to stop at every 8th pixel only.
 """
 
 from dataclasses import dataclass
@@ -21,6 +21,8 @@ _MODULUS_MASK = 0xFFFF
 _NO_EXTRA = 16
 # Small blocks stay in the processor's cache; codes with their values reach 32 bits.
 _BLOCK_BYTES, _REACH_BYTES = 2**12, 8
+# How often the distance of a jump is doubled: to eight pixels.
+_DOUBLINGS = 3
 
 
 class HuffmanTable(NamedTuple):
@@ -28,6 +30,8 @@ class HuffmanTable(NamedTuple):
 
     code_bits: NDArray[np.uint8]
     value_bits: NDArray[np.uint8]
+    all_bits: NDArray[np.uint8]
+    """Both together; none for what is no code."""
 
 
 @dataclass
@@ -105,7 +109,8 @@ def _spread(counts: bytes, symbols: bytes) -> HuffmanTable:
             value_bits[start:stop] = symbol
             start = stop
         used += count
-    return HuffmanTable(code_bits, value_bits)
+    extra = np.where(value_bits == _NO_EXTRA, 0, value_bits)
+    return HuffmanTable(code_bits, value_bits, code_bits + extra)
 
 
 def _read_scan(
@@ -197,29 +202,35 @@ def _follow(
     for following in nexts:
         jump = following[jump]
     jump[jump >= ends] = nowhere
-    # Twice the jump from the pixels known so far finds as many again.
-    starts = np.array([first] if first < ends else [], np.int32)
-    while len(starts):
-        more = jump[starts]
-        more = more[more < nowhere]
-        if not len(more):
-            break
-        starts = np.concatenate([starts, more])
-        jump = jump[jump]
-    places = [starts]
+    jumps = [jump]
+    for _ in range(_DOUBLINGS):
+        jumps.append(jumps[-1][jumps[-1]])
+    starts = _chain(jumps[-1], first if first < ends else nowhere, nowhere)
+    for shorter in reversed(jumps[:-1]):
+        starts = np.stack([starts, shorter[starts]], axis=1).reshape(-1)
+    places = [starts[starts < nowhere]]
     for following in nexts[:-1]:
         places.append(following[places[-1]])
     return np.stack(places, axis=1).astype(np.int64)
 
 
+def _chain(jump: NDArray[np.int32], first: int, nowhere: int) -> NDArray[np.int32]:
+    """The places that jumps lead to; each of them leads on, so there is an end."""
+    # Single numbers are had from its buffer in half the time that an array takes.
+    following, places = jump.data, []
+    while first < nowhere:
+        places.append(first)
+        first = following[first]
+    return np.array(places, np.int32)
+
+
 def _next_code(words: NDArray[np.uint16], table: HuffmanTable, nowhere: int) -> NDArray[np.int32]:
     """Where the code after the one at each bit starts; what is no code leads nowhere."""
-    code, value = table.code_bits[words], table.value_bits[words]
+    bits = table.all_bits[words]
     following = np.arange(len(words) + 1, dtype=np.int32)
-    following[:-1] += code
-    following[:-1] += np.where(value == _NO_EXTRA, 0, value)
-    following[:-1][code == 0] = nowhere
-    return np.minimum(following, np.int32(nowhere))
+    following[:-1] += bits
+    following[:-1][bits == 0] = nowhere
+    return np.minimum(following, np.int32(nowhere), out=following)
 
 
 def _values(
@@ -244,8 +255,11 @@ def _values(
 
 def _undo_prediction(steps: Integers, predictor: int, start: int) -> Integers:
     """Samples (rows, columns, components) from their differences to what was predicted."""
-    samples = np.empty_like(steps)
     steps[0, 0] += start
+    if predictor == 1:
+        steps[:, 0] = np.cumsum(steps[:, 0], axis=0)
+        return np.cumsum(steps, axis=1) & _MODULUS_MASK
+    samples = np.empty_like(steps)
     samples[0] = np.cumsum(steps[0], axis=0) & _MODULUS_MASK
     for row in range(1, len(steps)):
         samples[row] = _next_row(samples[row - 1], steps[row], predictor) & _MODULUS_MASK
@@ -257,8 +271,6 @@ def _next_row(above: Integers, steps: Integers, predictor: int) -> Integers:
     first = above[:1] + steps[:1]
     rise = np.diff(above, axis=0)
     match predictor:
-        case 1:
-            return np.cumsum(np.concatenate([first, steps[1:]]), axis=0)
         case 2:
             return above + steps
         case 3:

@@ -4,8 +4,6 @@ Grey images stay (H, W); everything else becomes RGB (H, W, 3). Transparent pixe
 black, and EXIF orientation is applied. Grey keeps its 16 bits; Pillow decodes 16-bit colour to 8.
 """
 
-import threading
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +13,7 @@ from PIL import Image as PillowImage
 from PIL import ImageOps, UnidentifiedImageError
 
 from recap.errors import InputError
+from recap.io.no_warnings import no_warnings
 from recap.types import BoolArray, FloatArray, Image
 
 FORMATS = ("PNG", "JPEG", "TIFF", "BMP", "WEBP")
@@ -24,36 +23,6 @@ MAX_PIXELS = 178_000_000
 LABEL_RANGE = 1 / 16
 
 _TIFF_BITS, _TIFF_PHOTOMETRIC = 258, 262
-
-
-class _Quiet:
-    """No warnings while any thread is inside, and the old filters back after the last has left.
-
-    `warnings.catch_warnings` swaps a list that all threads share: left in another order than it
-    was entered, it would silence the process for good.
-    """
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._inside = 0
-        self._filters = warnings.catch_warnings()
-
-    def __enter__(self) -> None:
-        with self._lock:
-            if not self._inside:
-                self._filters = warnings.catch_warnings()
-                self._filters.__enter__()
-                warnings.simplefilter("ignore")
-            self._inside += 1
-
-    def __exit__(self, *_: object) -> None:
-        with self._lock:
-            self._inside -= 1
-            if not self._inside:
-                self._filters.__exit__(None, None, None)
-
-
-_quiet = _Quiet()
 
 
 def read_raster(path: str | Path) -> Image:
@@ -144,7 +113,7 @@ def _read_values(path: Path) -> NDArray[Any]:
         # Opened here because Pillow maps a path's file and then scrambles turned TIFFs.
         with (
             path.open("rb") as stream,
-            _quiet,
+            no_warnings,
             PillowImage.open(stream, formats=FORMATS) as image,
         ):
             _check_header(image, path)
