@@ -23,10 +23,10 @@ demo: weights
 # Tests that need the encoder's weights are skipped, saying so, if they cannot be had.
 test: install
 	-$(BIN)/recap weights pull dinov2-small
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto --dist loadfile
 
 test-fast: install
-	$(BIN)/python -m pytest -m 'not slow'
+	$(BIN)/python -m pytest -n auto --dist loadfile -m 'not slow'
 
 lint: install
 	$(BIN)/ruff check src tests benchmarks

@@ -15,6 +15,8 @@ from recap.data.fingerprints import Fingerprint
 from recap.data.leaks import Audited, find_leaks
 from recap.errors import InputError
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def clean(tmp_path_factory):

@@ -16,6 +16,8 @@ from recap.errors import InputError
 from slide_files import blank, write_annotations, write_slide
 from toy_source import tree
 
+pytestmark = pytest.mark.slow
+
 SIZE = 1024
 # Corners (row, column) of the tumour, and of a part that is cut out of it again.
 TUMOUR = [(256, 256), (256, 1024), (768, 1024), (768, 256)]

@@ -15,6 +15,8 @@ from recap.data.prepare import PrepareOptions, find_source, prepare, source_name
 from recap.errors import InputError, SettingsError
 from toy_source import tree
 
+pytestmark = pytest.mark.slow
+
 TREES = {
     "brainmri": raw_trees.brats_tree,
     "liverct": raw_trees.liver_tree,

@@ -22,6 +22,8 @@ from recap.io import open_file
 from slide_files import PINK, PURPLE, blank, write_slide
 from volume_files import affine, turn, write_nifti
 
+pytestmark = pytest.mark.slow
+
 PATCH_PX = 14
 # As shares of each side: the middle, places between patches, and all corners.
 DOTS = [(0.5, 0.5), (0.29, 0.63), (0.06, 0.07), (0.05, 0.94), (0.93, 0.06), (0.94, 0.95)]

@@ -21,6 +21,8 @@ from recap.data.cases import find_cases
 from recap.scoring.batch import score_to_folder
 from volume_files import affine, turn, write_nifti, write_nrrd
 
+pytestmark = pytest.mark.slow
+
 ABDOMEN = (-160, 240)
 TOP_K = 0.4
 
