@@ -15,8 +15,6 @@ from recap.data.prepare import PrepareOptions, find_source, prepare, source_name
 from recap.errors import InputError, SettingsError
 from toy_source import tree
 
-pytestmark = pytest.mark.slow
-
 TREES = {
     "brainmri": raw_trees.brats_tree,
     "liverct": raw_trees.liver_tree,
@@ -34,7 +32,10 @@ PUBLISHED_NAMES = {
     "oct17": (r"NORMAL-\d+-\d+\.jpeg", r"(CNV|DME|DRUSEN)-\d+-\d+\.jpeg"),
     "chest": (rf"Normal-{UUID}\.png", rf"(Lung_Opacity|No-Not-Normal)_{UUID}\.png"),
 }
-pytestmark = pytest.mark.filterwarnings("ignore:Invalid value for VR UI")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore:Invalid value for VR UI"),
+]
 
 
 @pytest.fixture(scope="session")
