@@ -23,8 +23,7 @@ from volume_files import affine, turn, write_nifti, write_nrrd
 
 pytestmark = pytest.mark.slow
 
-ABDOMEN = (-160, 240)
-TOP_K = 0.4
+ABDOMEN, TOP_K = (-160, 240), 0.4
 
 
 def hounsfield(shape, seed=0):
@@ -34,8 +33,7 @@ def hounsfield(shape, seed=0):
 
 
 def shown(stored):
-    low, high = ABDOMEN
-    return np.clip((stored.astype(np.float32) - low) / (high - low), 0, 1)
+    return np.clip((stored.astype(np.float32) - ABDOMEN[0]) / (ABDOMEN[1] - ABDOMEN[0]), 0, 1)
 
 
 @pytest.fixture(scope="module")

@@ -119,7 +119,7 @@ def test_frames_are_those_of_all_other_decoders() -> None:
             assert np.array_equal(file.stored(last), expected), (path.name, plugin)
             compared[plugin] = compared.get(plugin, 0) + 1
     assert compared["gdcm"] >= 30
-    assert compared["pylibjpeg"] >= 20
+    assert compared["pylibjpeg"] >= 15
 
 
 def test_studies_of_the_dicomdir_examples() -> None:
