@@ -26,7 +26,7 @@ test: install
 	$(BIN)/python -m pytest -n auto --dist loadfile
 
 test-fast: install
-	$(BIN)/python -m pytest -n auto --dist loadfile -m 'not slow'
+	HYPOTHESIS_PROFILE=quick $(BIN)/python -m pytest -n auto --dist loadfile -m 'not slow'
 
 lint: install
 	$(BIN)/ruff check src tests benchmarks

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
 
 from recap.encoders.cache import cache_dir
@@ -14,6 +15,11 @@ TINY_PX = 70  # a grid of 5 × 5 patches of 14 px
 # Tiny tensors gain nothing from threads, and threads that wait for a busy core cost tenfold.
 # Set before torch is imported; a value from outside stands.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+
+# `make test-fast` tries fewer examples of each property; `make test` tries them all.
+hypothesis.settings.register_profile("quick", max_examples=20)
+hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
 
 def tiny_model() -> Any:

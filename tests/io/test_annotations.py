@@ -52,16 +52,17 @@ def slow(polygons, origin, step, size_hw):
     return wanted
 
 
-# Half pixels hit centres exactly, where rounding would otherwise decide.
+# Half pixels and steps that are powers of two hit centres exactly; elsewhere rounding decides what
+# lies on an edge, and two right answers differ.
 coordinate = st.integers(-30, 90).map(lambda halves: halves / 2)
 outline = st.lists(st.tuples(coordinate, coordinate), min_size=3, max_size=9)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(deadline=None)
 @given(
     drawn=st.lists(st.tuples(outline, st.booleans()), min_size=1, max_size=4),
     origin=st.tuples(st.integers(-5, 20), st.integers(-5, 20)),
-    step=st.sampled_from([0.5, 1.0, 1.7, 4.0]),
+    step=st.sampled_from([0.5, 1.0, 2.0, 4.0]),
 )
 def test_filling_is_the_slow_loop(drawn, origin, step):
     polygons = [Polygon(np.array(points, dtype=float), hole) for points, hole in drawn]
