@@ -6,7 +6,7 @@ from quick_encoder import encoder_read_once  # noqa: F401
 from recap.benchmark import run_cell as module
 from recap.benchmark.cells import plan_cells, read_results, result_file
 from recap.benchmark.collect import result_cells
-from recap.benchmark.run_cell import measure
+from recap.benchmark.run_cell import result_of
 from recap.benchmark.runner import run_cells
 from recap.benchmark.tables import Results, paper_tables
 from recap.config import resolve_settings
@@ -111,9 +111,9 @@ def test_a_failing_cell_costs_only_itself(cells, domains, tmp_path, monkeypatch)
     def failing(detector, samples):
         if samples[0].domain == "Chest":
             raise InputError("chest.png: is damaged.")
-        return measure(detector, samples)
+        return result_of(detector, samples)
 
-    monkeypatch.setattr(module, "measure", failing)
+    monkeypatch.setattr(module, "result_of", failing)
     failed = run_cells(cells[:4], domains, tmp_path)
     assert len(list(read_results(tmp_path))) == 4 - len(failed)
     assert set(failed.values()) == {"chest.png: is damaged."}

@@ -7,7 +7,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import numpy as np
+import torch
 
 from recap.benchmark.cells import NORMAL_ONLY, Cell, write_result
 from recap.data import Domain, draw_support
@@ -16,10 +16,9 @@ from recap.data.supports import known_patient
 from recap.encoders.load import load_encoder
 from recap.encoders.memo import TapsMemo
 from recap.encoders.vit import Encoder
-from recap.io import read_image
-from recap.metrics import ImageMetrics, PixelMetrics
+from recap.model.recap import Output
 from recap.scoring.detector import Detector
-from recap.scoring.evaluate import square_mask
+from recap.scoring.evaluate import measure
 from recap.training.fewshot import fit_few_shot
 from recap.training.support import load_support
 from recap.training.zeroshot import fit_zero_shot, leave_one_out
@@ -38,7 +37,7 @@ def run_cell(
     detector = _fit(cell, domains, target, encoder, work)
     fitted = time.monotonic()
     samples = target.test() if exclude is None else exclude.keep(target.test(), target)
-    result = measure(detector, samples)
+    result = result_of(detector, samples)
     result["seconds"] = {"fit": fitted - started, "score": time.monotonic() - fitted}
     result["fingerprint"] = detector.card.fingerprint
     result["losses"] = detector.card.losses
@@ -60,44 +59,30 @@ def _fit(
     return fit_few_shot(loaded, cell.settings, work_dir=work, encoder=encoder)
 
 
-def measure(detector: Detector, samples: Sequence[Sample]) -> dict[str, Any]:
+def result_of(detector: Detector, samples: Sequence[Sample]) -> dict[str, Any]:
     """All metrics of a test split, each image's scores, and how far the prototypes moved."""
-    images, pixels = ImageMetrics(), PixelMetrics()
-    has_masks = any(sample.mask is not None for sample in samples)
-    size, reading = detector.model.encoder.input_px, detector.card.settings.reading
-    rows: list[dict[str, Any]] = []
-    drift: dict[bool, list[Any]] = {False: [], True: []}
-    for sample in samples:
-        image = read_image(sample.path, reading)
-        output = detector.raw_output([image])
-        score = float(output.score[0])
-        images.update([score], [sample.abnormal])
-        if has_masks:
-            pixels.update(output.map[0].cpu().numpy(), square_mask(sample, image, size))
-        if output.drift is not None:
-            drift[sample.abnormal].append(output.drift[0].cpu().numpy())
-        rows.append(_row(sample, score, output))
-    metrics = {f"image_{name}": value for name, value in images.compute().items()}
-    if has_masks:
-        metrics |= {f"pixel_{name}": value for name, value in pixels.compute().items()}
-    abnormal = sum(sample.abnormal for sample in samples)
+    measured = measure(detector, samples)
+    metrics = {f"image_{name}": value for name, value in measured.image.items()}
+    metrics |= {f"pixel_{name}": value for name, value in (measured.pixel or {}).items()}
+    pairs = list(zip(samples, measured.outputs, strict=True))
+    drift = {}
+    for label in (False, True):
+        moved = [o.drift[0] for s, o in pairs if s.abnormal == label and o.drift is not None]
+        drift[CLASSES[label]] = torch.stack(moved).mean(dim=0).tolist() if moved else None
     return {
         "metrics": metrics,
-        "counts": {"abnormal": abnormal, "normal": len(samples) - abnormal},
-        "images": rows,
-        "drift": {
-            CLASSES[label]: np.mean(moved, axis=0).tolist() if moved else None
-            for label, moved in drift.items()
-        },
+        "counts": measured.counts,
+        "images": [_row(sample, output) for sample, output in pairs],
+        "drift": drift,
     }
 
 
-def _row(sample: Sample, score: float, output: Any) -> dict[str, Any]:
+def _row(sample: Sample, output: Output) -> dict[str, Any]:
     return {
         "file": sample.path.name,
         "abnormal": sample.abnormal,
         "patient": known_patient(sample),
-        "score": score,
+        "score": float(output.score[0]),
         "score_prototype": float(output.prototype.score[0]) if output.prototype else None,
         "score_memory": float(output.memory.score[0]) if output.memory else None,
         "drift": float(output.drift[0].mean()) if output.drift is not None else None,

@@ -44,6 +44,18 @@ class Output:
     """(B, 2, L, 2): image, branch, layer, class."""
 
 
+def without_maps(output: Output) -> Output:
+    """The scores and the drift alone, to be kept for many images."""
+    nothing = output.map.new_empty((len(output.map), 0, 0))  # a slice would hold all of its map
+
+    def scores(branch: BranchOutput | None) -> BranchOutput | None:
+        return branch and BranchOutput(branch.score, nothing)
+
+    return Output(
+        output.score, nothing, scores(output.prototype), scores(output.memory), output.drift
+    )
+
+
 class ReCAP(nn.Module):
     """A frozen encoder with adapters, prototypes and a memory of normal patches.
 

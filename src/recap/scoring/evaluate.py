@@ -1,6 +1,7 @@
 """Metrics of a detector on a domain's test split, normal images included."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,14 +13,17 @@ from recap.fetch import sha256_of
 from recap.io import read_image, read_mask
 from recap.io.resize import SquareResize
 from recap.metrics import ImageMetrics, PixelMetrics
+from recap.model.recap import Output, without_maps
 from recap.scoring.detector import Detector
 from recap.types import BoolArray, Image, Sample
+
+Progress = Callable[[int, int], None]
 
 
 def evaluate(
     detector: Detector,
     domain: Domain,
-    progress: Callable[[int, int], None] = lambda done, total: None,
+    progress: Progress = lambda done, total: None,
     exclude: Exclusions | None = None,
 ) -> dict[str, Any]:
     """All image metrics, and all pixel metrics where there are masks; fractions, not per cent.
@@ -29,9 +33,39 @@ def evaluate(
     """
     everything = domain.test()
     samples = everything if exclude is None else exclude.keep(everything, domain)
+    measured = measure(detector, samples, progress)
+    return {
+        "domain": domain.name,
+        "image": measured.image,
+        "pixel": measured.pixel,
+        "images": measured.counts,
+        "excluded": _excluded(exclude, len(everything) - len(samples), len(everything)),
+        "support_images_in_test": _shared_with_support(detector, samples),
+        "mode": detector.card.mode,
+        "fingerprint": detector.card.fingerprint,
+    }
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The metrics of a test split, and what they were computed from."""
+
+    image: dict[str, float | None]
+    pixel: dict[str, float | None] | None
+    """None where no image has a mask."""
+    counts: dict[str, int]
+    outputs: list[Output]
+    """What the model said of each image, without its map."""
+
+
+def measure(
+    detector: Detector, samples: Sequence[Sample], progress: Progress = lambda done, total: None
+) -> Measured:
+    """Score samples and compute all metrics; maps are not kept."""
     images, pixels = ImageMetrics(), PixelMetrics()
     has_masks = any(sample.mask is not None for sample in samples)
     size, reading = detector.model.encoder.input_px, detector.card.settings.reading
+    outputs: list[Output] = []
     for index, sample in enumerate(samples):
         progress(index, len(samples))
         image = read_image(sample.path, reading)
@@ -39,18 +73,15 @@ def evaluate(
         images.update([float(output.score[0])], [sample.abnormal])
         if has_masks:
             pixels.update(output.map[0].cpu().numpy(), square_mask(sample, image, size))
+        outputs.append(without_maps(output))
     progress(len(samples), len(samples))
     abnormal = sum(sample.abnormal for sample in samples)
-    return {
-        "domain": domain.name,
-        "image": images.compute(),
-        "pixel": pixels.compute() if has_masks else None,
-        "images": {"normal": len(samples) - abnormal, "abnormal": abnormal},
-        "excluded": _excluded(exclude, len(everything) - len(samples), len(everything)),
-        "support_images_in_test": _shared_with_support(detector, samples),
-        "mode": detector.card.mode,
-        "fingerprint": detector.card.fingerprint,
-    }
+    return Measured(
+        images.compute(),
+        pixels.compute() if has_masks else None,
+        {"normal": len(samples) - abnormal, "abnormal": abnormal},
+        outputs,
+    )
 
 
 def _excluded(exclude: Exclusions | None, count: int, total: int) -> dict[str, Any] | None:
