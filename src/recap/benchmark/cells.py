@@ -2,20 +2,17 @@
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from recap.atomic import write_atomic
-from recap.config import Settings, resolve_settings, settings_from_dict
+from recap.config import Settings, settings_from_dict
 from recap.errors import InputError
 
-# A method is a name and the settings that make it. Zero shots mean leave-one-out zero-shot.
-METHODS: dict[str, dict[str, Any]] = {
-    "recap": {},
-    "nearest": {},  # fitted on the normal images alone: nearest neighbour on the encoder's tokens
-}
+METHODS = ("recap", "nearest")
+# Fitted on the normal images alone: nearest neighbour on the encoder's own tokens.
 NORMAL_ONLY = ("nearest",)
 
 
@@ -122,8 +119,3 @@ def parse_numbers(text: str) -> list[int]:
             raise InputError(f"'{text}' is not a list of numbers. Write it as 0,4,16 or 0-4.")
         numbers += range(int(first), int(last if dash else first) + 1)
     return list(dict.fromkeys(numbers))
-
-
-def default_settings(overrides: Iterable[str] = (), **values: Any) -> Settings:
-    """Settings for all cells; their seed is replaced by each cell's own."""
-    return resolve_settings(overrides=overrides, **values)
