@@ -65,6 +65,7 @@ def test_options_reach_the_manifest(raw, tmp_path):
     assert options == {
         "limit": 2,
         "organ_only": False,
+        "masks": False,
         "patient_split": False,
         "pool_abnormal": ["CNV-10-2.jpeg"],
         "pool_normal": ["NORMAL-30-1.jpeg"],

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from functools import partial
 
 import numpy as np
 import pytest
@@ -105,11 +104,7 @@ def test_patches_are_in_place_and_labelled(raw, tmp_path):
 
 
 def test_masks_are_an_option(raw, tmp_path):
-    source = find_source("his")
-    with_masks = type(source)(
-        **{**source.__dict__, "plan": partial(his.plan, masks=True)},
-    )
-    summary = run(raw, tmp_path, with_masks)
+    summary = run(raw, tmp_path, masks=True)
     for sample in samples(summary.folder)["test"]:
         if sample.abnormal:
             mask = np.asarray(PillowImage.open(sample.mask))

@@ -26,6 +26,9 @@ def prepare_command(
     organ_only: Annotated[
         bool, typer.Option("--organ-only", help="liverct: black outside the annotated liver.")
     ] = False,
+    masks: Annotated[
+        bool, typer.Option("--masks", help="his: also write the outlined tumour as masks.")
+    ] = False,
     limit: Annotated[
         int | None, typer.Option(min=1, help="Only so many patients or volumes, to try it out.")
     ] = None,
@@ -57,7 +60,7 @@ def prepare_command(
     from recap.data.prepare import PrepareOptions, find_source, listed_names, prepare
 
     normal, abnormal = listed_names(pool_lists or [])
-    options = PrepareOptions(patient_split, train, limit, normal, abnormal, organ_only)
+    options = PrepareOptions(patient_split, train, limit, normal, abnormal, organ_only, masks)
     processes = min(os.cpu_count() or 1, 8) if workers is None else workers
     with bars() as progress:
         summary = prepare(find_source(name), source, root, options, processes, progress)

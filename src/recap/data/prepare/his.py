@@ -78,8 +78,8 @@ Facts = Mapping[str, Sequence[Sequence[int]]]
 Group = tuple[list[Specimen], dict[Split, int]]
 
 
-def plan(raw: Path, options: PrepareOptions, *, masks: bool = False) -> Plan:
-    """Look for the patches of every slide first; with `masks` their outlines are written too."""
+def plan(raw: Path, options: PrepareOptions) -> Plan:
+    """Look for the patches of every slide first."""
     require("openslide", "slides")
     errors: list[Note] = []
     skipped: list[Note] = []
@@ -92,7 +92,7 @@ def plan(raw: Path, options: PrepareOptions, *, masks: bool = False) -> Plan:
         probes=tuple(
             Probe(one.name, one.inputs, partial(look, one.path, one.outlines)) for one in kept
         ),
-        choose=lambda facts: _choose(kept, facts, options, masks),
+        choose=lambda facts: _choose(kept, facts, options),
         errors=tuple(errors),
         skipped=tuple(skipped),
         caveats=(*caveats, _LISTS) if options.pool_normal or options.pool_abnormal else caveats,
@@ -142,7 +142,7 @@ def _tumour_shares(grid: TileGrid, outlines: Path) -> FloatArray:
     return shares
 
 
-def _choose(specimens: list[Specimen], facts: Facts, options: PrepareOptions, masks: bool) -> Plan:
+def _choose(specimens: list[Specimen], facts: Facts, options: PrepareOptions) -> Plan:
     chosen: dict[str, list[Patch]] = {}
     usable = [one for one in specimens if facts.get(one.name)]
     for abnormal, published in ((False, NORMAL), (True, ABNORMAL)):
@@ -153,7 +153,7 @@ def _choose(specimens: list[Specimen], facts: Facts, options: PrepareOptions, ma
     for one in usable:
         patches = [p for p in chosen.get(one.name, ()) if options.train or p.split != "train"]
         if patches:
-            work = partial(make, one.path, one.outlines, tuple(sorted(patches)), masks)
+            work = partial(make, one.path, one.outlines, tuple(sorted(patches)), options.masks)
             items.append(Item(one.name, one.inputs, work))
     made = {item.key for item in items}
     return Plan(

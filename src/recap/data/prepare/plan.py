@@ -94,6 +94,8 @@ class PrepareOptions:
     """The same for abnormal."""
     organ_only: bool = False
     """LiverCT: black outside the annotated liver."""
+    masks: bool = False
+    """HIS: also write the outlined tumour as masks, which the benchmark does not have."""
 
 
 @dataclass(frozen=True)
