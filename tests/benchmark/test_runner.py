@@ -108,10 +108,10 @@ def test_a_cell_is_what_the_commands_give(cells, domains, tmp_path):
 
 
 def test_a_failing_cell_costs_only_itself(cells, domains, tmp_path, monkeypatch):
-    def failing(detector, samples):
+    def failing(detector, samples, measured):
         if samples[0].domain == "Chest":
             raise InputError("chest.png: is damaged.")
-        return result_of(detector, samples)
+        return result_of(detector, samples, measured)
 
     monkeypatch.setattr(module, "result_of", failing)
     failed = run_cells(cells[:4], domains, tmp_path)

@@ -107,31 +107,6 @@ def test_without_masks_the_segmentation_branch_learns_by_separation_alone(
         assert bool((gradient == 0).all()) == of_seg, name
 
 
-@pytest.mark.parametrize("conditioning", ["gated", "tokens"])
-def test_skipping_the_maps_changes_nothing_else(
-    make_model: MakeModel, pixels: Tensor, conditioning: str
-) -> None:
-    model = make_model(model={"logit_scale": 5.0, "conditioning": conditioning}, **LOSS)
-    batch = make_batch(model, pixels)
-    batch = dataclasses.replace(batch, has_mask=torch.zeros(3, dtype=torch.bool))
-    full = Objective(model, model.settings)(batch)
-    short = Objective(model, model.settings, supervises_maps=False)(batch)
-    torch.testing.assert_close(short.stacked(), full.stacked())
-    expected = gradients(model, full.total)
-    for name, gradient in gradients(model, short.total).items():
-        torch.testing.assert_close(gradient, expected[name])
-
-
-def test_write_back_without_maps_goes_the_whole_way(make_model: MakeModel, pixels: Tensor) -> None:
-    model = make_model("paper", model={"logit_scale": 5.0})
-    batch = dataclasses.replace(
-        make_batch(model, pixels), has_mask=torch.zeros(3, dtype=torch.bool)
-    )
-    full = Objective(model, model.settings)(batch)
-    short = Objective(model, model.settings, supervises_maps=False)(batch)
-    assert torch.equal(short.stacked(), full.stacked())
-
-
 def slow_distance_to_others(tokens: Tensor, remembered: Tensor, origin: Tensor) -> Tensor:
     result = []
     for image, own in zip(tokens.tolist(), origin.tolist(), strict=True):

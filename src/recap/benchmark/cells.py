@@ -32,10 +32,15 @@ class Cell:
     @property
     def name(self) -> str:
         """Readable, and different for every setting: also the path of its result."""
-        content = json.dumps(self.as_json(), sort_keys=True)
-        digest = hashlib.sha256(content.encode()).hexdigest()[:12]
-        shots = f"{self.shots}-shot"
-        return f"{self.method}/{self.dataset}/{shots}/seed-{self.settings.seed}-{digest}"
+        folder = f"{self.method}/{self.dataset}/{self.shots}-shot"
+        return f"{folder}/seed-{self.settings.seed}-{_digest(self.as_json())}"
+
+    @property
+    def fit_name(self) -> str:
+        """The same for cells whose fitted detectors differ in how they score alone."""
+        content = self.as_json()
+        del content["exclude"], content["settings"]["memory"]["weight"]
+        return _digest(content)
 
     def as_json(self) -> dict[str, Any]:
         """The cell as it stands in its result."""
@@ -47,6 +52,10 @@ class Cell:
             "exclude": self.exclude,
             "settings": self.settings.model_dump(mode="json"),
         }
+
+
+def _digest(content: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:12]
 
 
 def plan_cells(

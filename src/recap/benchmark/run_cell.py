@@ -10,6 +10,8 @@ from typing import Any
 import torch
 
 from recap.benchmark.cells import NORMAL_ONLY, Cell, write_result
+from recap.benchmark.examples import choose_examples, keep_examples, keep_maps, name_of
+from recap.config import Settings
 from recap.data import Domain, draw_support
 from recap.data.exclusions import Exclusions
 from recap.data.supports import known_patient
@@ -17,8 +19,8 @@ from recap.encoders.load import load_encoder
 from recap.encoders.memo import TapsMemo
 from recap.encoders.vit import Encoder
 from recap.model.recap import Output
-from recap.scoring.detector import Detector
-from recap.scoring.evaluate import measure
+from recap.scoring.detector import Detector, load
+from recap.scoring.evaluate import Measured, measure
 from recap.training.fewshot import fit_few_shot
 from recap.training.support import load_support
 from recap.training.zeroshot import fit_zero_shot, leave_one_out
@@ -26,23 +28,41 @@ from recap.types import CLASSES, Sample
 
 
 def run_cell(
-    cell: Cell, domains: Sequence[Domain], out: Path, exclude: Exclusions | None = None
+    cell: Cell,
+    domains: Sequence[Domain],
+    out: Path,
+    exclude: Exclusions | None = None,
+    share_heads: bool = False,
 ) -> None:
-    """Run a cell and keep its result; images that were encoded for another cell are not again."""
+    """Run a cell and keep its result; images that were encoded for another cell are not again.
+
+    With `share_heads` the fitted detector is kept, and serves all cells that differ in the weight
+    of the memory alone.
+    """
     target = next(domain for domain in domains if domain.name == cell.dataset)
     encoder = load_encoder(cell.settings.encoder, cell.settings.seed)
     encoder.memo = TapsMemo(out / "taps")
     started = time.monotonic()
     work = out / "work" / cell.name
-    detector = _fit(cell, domains, target, encoder, work)
+    head = out / "heads" / cell.fit_name
+    if share_heads and head.exists():
+        detector = _with_settings(load(head, encoder=encoder), cell.settings)
+    else:
+        detector = _fit(cell, domains, target, encoder, work)
+        if share_heads:
+            detector.save(head)
     fitted = time.monotonic()
     samples = target.test() if exclude is None else exclude.keep(target.test(), target)
-    result = result_of(detector, samples)
+    shown = choose_examples(samples)
+    measured = measure(detector, samples, keep_maps=shown)
+    result = result_of(detector, samples, measured)
     result["seconds"] = {"fit": fitted - started, "score": time.monotonic() - fitted}
     result["fingerprint"] = detector.card.fingerprint
     result["losses"] = detector.card.losses
     result["versions"] = {name: version(name) for name in ("recap-ad", "torch", "transformers")}
-    write_result(out, cell, result)
+    keep_examples(out, cell, [samples[i] for i in shown], encoder.input_px)
+    keep_maps(out, cell, {name_of(samples[i]): measured.maps[i] for i in shown})
+    write_result(out, cell, result)  # last: a cell that has a result has everything
     shutil.rmtree(work, ignore_errors=True)
 
 
@@ -59,16 +79,21 @@ def _fit(
     return fit_few_shot(loaded, cell.settings, work_dir=work, encoder=encoder)
 
 
-def result_of(detector: Detector, samples: Sequence[Sample]) -> dict[str, Any]:
+def _with_settings(detector: Detector, settings: Settings) -> Detector:
+    detector.model.settings = settings
+    return Detector(detector.model, detector.card.model_copy(update={"settings": settings}))
+
+
+def result_of(detector: Detector, samples: Sequence[Sample], measured: Measured) -> dict[str, Any]:
     """All metrics of a test split, each image's scores, and how far the prototypes moved."""
-    measured = measure(detector, samples)
     metrics = {f"image_{name}": value for name, value in measured.image.items()}
     metrics |= {f"pixel_{name}": value for name, value in (measured.pixel or {}).items()}
     pairs = list(zip(samples, measured.outputs, strict=True))
-    drift = {}
+    drift: dict[str, Any] = {}
     for label in (False, True):
         moved = [o.drift[0] for s, o in pairs if s.abnormal == label and o.drift is not None]
         drift[CLASSES[label]] = torch.stack(moved).mean(dim=0).tolist() if moved else None
+    drift["bound"] = detector.model.drift_bound().tolist() if detector.model.trained_head else None
     return {
         "metrics": metrics,
         "counts": measured.counts,
@@ -78,6 +103,7 @@ def result_of(detector: Detector, samples: Sequence[Sample]) -> dict[str, Any]:
 
 
 def _row(sample: Sample, output: Output) -> dict[str, Any]:
+    drift = None if output.drift is None else output.drift[0].mean(dim=1)  # over layers
     return {
         "file": sample.path.name,
         "abnormal": sample.abnormal,
@@ -85,5 +111,6 @@ def _row(sample: Sample, output: Output) -> dict[str, Any]:
         "score": float(output.score[0]),
         "score_prototype": float(output.prototype.score[0]) if output.prototype else None,
         "score_memory": float(output.memory.score[0]) if output.memory else None,
-        "drift": float(output.drift[0].mean()) if output.drift is not None else None,
+        # [[seg normal, seg abnormal], [det normal, det abnormal]]: branch, then prototype
+        "drift": None if drift is None else [[round(v, 6) for v in row] for row in drift.tolist()],
     }

@@ -26,6 +26,7 @@ class Job:
     out: Path
     exclude: Exclusions | None
     threads: int
+    share_heads: bool = False
 
     def run(self) -> str:
         """Run the cell; returns what went wrong, or nothing."""
@@ -35,7 +36,7 @@ class Job:
 
         torch.set_num_threads(self.threads)
         try:
-            run_cell(self.cell, self.domains, self.out, self.exclude)
+            run_cell(self.cell, self.domains, self.out, self.exclude, self.share_heads)
         except RecapError as error:
             return str(error)
         # A defect in one cell must not cost the others; the trace is what a report needs.
@@ -51,6 +52,7 @@ def run_cells(
     *,
     jobs: int = 1,
     exclude: Exclusions | None = None,
+    share_heads: bool = False,
     progress: Progress = lambda done, total, name: None,
 ) -> dict[str, str]:
     """Run what is missing, in `jobs` processes; returns the cells that failed and why."""
@@ -58,7 +60,7 @@ def run_cells(
 
     missing = [cell for cell in cells if not is_done(out, cell)]
     threads = max(1, torch.get_num_threads() // max(jobs, 1))
-    todo = [Job(cell, tuple(domains), out, exclude, threads) for cell in missing]
+    todo = [Job(cell, tuple(domains), out, exclude, threads, share_heads) for cell in missing]
     finished = len(cells) - len(todo)
     failed: dict[str, str] = {}
 

@@ -175,9 +175,14 @@ class ReCAP(nn.Module):
         """Image score and map from the re-centred prototypes, and their drift (B, 2, L, 2)."""
         seg, seg_drift = self.prototype_margins([seg for seg, _ in tokens], SEG)
         det, det_drift = self.prototype_margins([det for _, det in tokens], DET)
-        maps = fuse_layers(probability(self._upsample(seg)), self.theta_seg)
-        branch = BranchOutput(self.pool_patches(probability(det)), maps)
+        branch = BranchOutput(self.pool_patches(probability(det)), self.fuse_maps(seg))
         return branch, torch.stack([seg_drift, det_drift], dim=1)
+
+    @torch.no_grad()
+    def drift_bound(self) -> Tensor:
+        """The largest drift that any image can cause: (2, L, 2) as branch, layer, class."""
+        bounds = [cast(PrototypePair, pair).drift_bound() for pair in self.prototypes]
+        return torch.stack(bounds).unflatten(0, (-1, 2)).transpose(0, 1)
 
     def prototype_margins(self, tokens: Sequence[Tensor], branch: int) -> tuple[Tensor, Tensor]:
         """Margins (L, B, R) of one branch, and the drift (B, L, 2) of its prototypes."""
@@ -189,6 +194,10 @@ class ReCAP(nn.Module):
             margins.append(margin(logits))
             drift.append(pair.drift(anchors))
         return torch.stack(margins), torch.stack(drift, dim=1)
+
+    def fuse_maps(self, margins: Tensor) -> Tensor:
+        """One map from the margins of the seg branch: (L, B, R) -> (B, S, S)."""
+        return fuse_layers(probability(self._upsample(margins)), self.theta_seg)
 
     def memory_branch(self, tokens: Tokens) -> BranchOutput:
         """Image score and map from the distance to remembered normal patches."""

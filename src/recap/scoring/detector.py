@@ -8,8 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from recap.config import EncoderSettings, ReadingSettings
+from recap.config import ReadingSettings
 from recap.encoders.load import RANDOM, load_encoder
+from recap.encoders.vit import Encoder
 from recap.errors import BundleError, WeightsError
 from recap.io import image_from_array, read_image
 from recap.io.resize import SquareResize
@@ -98,8 +99,16 @@ class Detector:
         write_bundle(Path(path), self.card, head_tensors(self.model))
 
 
-def load(path: str | Path, device: str = "cpu", random_weights: bool = False) -> Detector:
-    """Load a saved detector; its encoder must be here and be the one it was fitted on."""
+def load(
+    path: str | Path,
+    device: str = "cpu",
+    random_weights: bool = False,
+    encoder: Encoder | None = None,
+) -> Detector:
+    """Load a saved detector; its encoder must be here and be the one it was fitted on.
+
+    An encoder that is loaded already can be given, and then serves this detector too.
+    """
     folder = Path(path)
     card = read_card(folder)
     is_random = card.encoder.sha256 == RANDOM
@@ -108,7 +117,8 @@ def load(path: str | Path, device: str = "cpu", random_weights: bool = False) ->
             f"{folder} was fitted on an encoder with random weights, for latency work only: its "
             "scores mean nothing. Pass --random-weights (random_weights=True) to use it anyway."
         )
-    model = ReCAP(_encoder_for(folder, card), card.settings, card.mode != "normal-only")
+    encoder = _checked(encoder or _find_encoder(folder, card), folder, card)
+    model = ReCAP(encoder, card.settings, card.mode != "normal-only")
     tensors = read_tensors(folder)
     if ("memory" in tensors) == (card.mode == "zero-shot"):
         raise BundleError(
@@ -134,15 +144,17 @@ def head_tensors(model: ReCAP) -> dict[str, Tensor]:
     return {k: v.cpu().clone() for k, v in state.items() if not k.startswith("encoder.")}
 
 
-def _encoder_for(folder: Path, card: Card) -> Any:
-    settings: EncoderSettings = card.settings.encoder
+def _find_encoder(folder: Path, card: Card) -> Encoder:
     try:
-        encoder = load_encoder(settings, card.settings.seed)
+        return load_encoder(card.settings.encoder, card.settings.seed)
     except WeightsError as error:
         raise BundleError(
             f"{folder} needs the encoder '{card.encoder.name}' "
             f"(sha256 {card.encoder.sha256[:12]}…). {error}"
         ) from error
+
+
+def _checked(encoder: Encoder, folder: Path, card: Card) -> Encoder:
     if encoder.checksum != card.encoder.sha256:
         raise BundleError(
             f"{folder} was fitted on '{card.encoder.name}' with sha256 {card.encoder.sha256}, but "

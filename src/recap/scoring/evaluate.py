@@ -1,6 +1,6 @@
 """Metrics of a detector on a domain's test split, normal images included."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,7 @@ from recap.io.resize import SquareResize
 from recap.metrics import ImageMetrics, PixelMetrics
 from recap.model.recap import Output, without_maps
 from recap.scoring.detector import Detector
-from recap.types import BoolArray, Image, Sample
+from recap.types import BoolArray, FloatArray, Image, Sample
 
 Progress = Callable[[int, int], None]
 
@@ -56,16 +56,22 @@ class Measured:
     counts: dict[str, int]
     outputs: list[Output]
     """What the model said of each image, without its map."""
+    maps: dict[int, FloatArray]
+    """The maps that were asked for, by the sample's position."""
 
 
 def measure(
-    detector: Detector, samples: Sequence[Sample], progress: Progress = lambda done, total: None
+    detector: Detector,
+    samples: Sequence[Sample],
+    progress: Progress = lambda done, total: None,
+    keep_maps: Collection[int] = (),
 ) -> Measured:
-    """Score samples and compute all metrics; maps are not kept."""
+    """Score samples and compute all metrics; of the maps only those of `keep_maps` are kept."""
     images, pixels = ImageMetrics(), PixelMetrics()
     has_masks = any(sample.mask is not None for sample in samples)
     size, reading = detector.model.encoder.input_px, detector.card.settings.reading
     outputs: list[Output] = []
+    maps: dict[int, FloatArray] = {}
     for index, sample in enumerate(samples):
         progress(index, len(samples))
         image = read_image(sample.path, reading)
@@ -73,6 +79,8 @@ def measure(
         images.update([float(output.score[0])], [sample.abnormal])
         if has_masks:
             pixels.update(output.map[0].cpu().numpy(), square_mask(sample, image, size))
+        if index in keep_maps:
+            maps[index] = output.map[0].cpu().numpy()
         outputs.append(without_maps(output))
     progress(len(samples), len(samples))
     abnormal = sum(sample.abnormal for sample in samples)
@@ -81,6 +89,7 @@ def measure(
         pixels.compute() if has_masks else None,
         {"normal": len(samples) - abnormal, "abnormal": abnormal},
         outputs,
+        maps,
     )
 
 

@@ -98,9 +98,7 @@ def _train(
     normals = (copies * (~abnormal).nonzero().flatten()).tolist()
     abnormals = (copies * abnormal.nonzero().flatten()).tolist()
     model.start_prototypes(_adapt(model, data, normals), _adapt(model, data, abnormals))
-    supervised = bool(data.has_mask.any())
-    bank = _leave_one_out(model, data, normals, settings)
-    objective = Objective(model, settings, supervised, bank)
+    objective = Objective(model, settings, _leave_one_out(model, data, normals, settings))
     rate = settings.training.learning_rate or LEARNING_RATE
     losses = train(objective, data, settings, rate, progress, checkpoint)
     tokens = _adapt(model, data, normals)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from recap.config import Settings
 from recap.model.logits import probability
 from recap.model.losses import detection_loss, segmentation_loss, separation_loss
-from recap.model.recap import DET, BranchOutput, ReCAP, Tokens
+from recap.model.recap import DET, SEG, BranchOutput, ReCAP, Tokens
 
 
 @dataclass(frozen=True)
@@ -47,18 +47,10 @@ class Objective(nn.Module):
     of such steps.
     """
 
-    def __init__(
-        self,
-        model: ReCAP,
-        settings: Settings,
-        supervises_maps: bool = True,
-        normals: Tensor | None = None,
-    ) -> None:
+    def __init__(self, model: ReCAP, settings: Settings, normals: Tensor | None = None) -> None:
         super().__init__()
         self.model = model
         self.settings = settings
-        self.supervises_maps = supervises_maps
-        """Without any mask the segmentation branch takes no part, and is not computed."""
         self.normals = normals
         """Frozen tokens of the normal support images, for `train_with_memory` alone."""
 
@@ -74,31 +66,37 @@ class Objective(nn.Module):
         return LossTerms(segmentation + detection + separation, segmentation, detection, separation)
 
     def _predict(self, batch: Batch) -> tuple[Tensor, Tensor | None]:
+        """Scores of all images, and maps of those that have a mask."""
         model = self.model
-        if not self.supervises_maps and not model.writes_back and self.normals is None:
-            return self._score_alone(batch), None
+        if not model.writes_back and self.normals is None:
+            return self._scores(batch), self._maps(batch)
         tokens = model.adapt(batch.prefix)
         branch, _ = model.prototype_branch(tokens)
         if self.normals is not None:
             memory = self._memory_of_others(tokens, self.normals, batch.origin)
             branch = model.fuse(branch, memory)
-        return branch.score, branch.map
+        return branch.score, branch.map[batch.has_mask] if batch.has_mask.any() else None
 
-    def _score_alone(self, batch: Batch) -> Tensor:
-        """The image score from the det branch: half the work where no map is supervised."""
-        taps = [tap.contiguous() for tap in batch.prefix.unbind(dim=1)]
-        tokens = [self.model.adapter(layer, DET)(tap) for layer, tap in enumerate(taps)]
-        margins, _ = self.model.prototype_margins(tokens, DET)
-        return self.model.pool_patches(probability(margins))
+    def _scores(self, batch: Batch) -> Tensor:
+        """Image scores from the det branch alone."""
+        return self.model.pool_patches(probability(self._margins(batch.prefix, DET)))
+
+    def _maps(self, batch: Batch) -> Tensor | None:
+        """Maps from the seg branch alone, of the images that have a mask: the others need none."""
+        chosen = batch.has_mask
+        if not chosen.any():
+            return None
+        prefix = batch.prefix if chosen.all() else batch.prefix[chosen]
+        return self.model.fuse_maps(self._margins(prefix, SEG))
+
+    def _margins(self, prefix: Tensor, branch: int) -> Tensor:
+        taps = [tap.contiguous() for tap in prefix.unbind(dim=1)]
+        tokens = [self.model.adapter(layer, branch)(tap) for layer, tap in enumerate(taps)]
+        return self.model.prototype_margins(tokens, branch)[0]
 
     def _segmentation(self, maps: Tensor, batch: Batch) -> Tensor:
-        if not batch.has_mask.any():
-            return maps.new_zeros(())
-        chosen = batch.has_mask
-        masks = batch.masks
-        if not chosen.all():
-            maps, masks = maps[chosen], masks[chosen]
-        return segmentation_loss(maps.float(), masks).sum() / len(chosen)
+        losses = segmentation_loss(maps.float(), batch.masks[batch.has_mask])
+        return losses.sum() / len(batch.has_mask)
 
     def _memory_of_others(self, tokens: Tokens, normals: Tensor, origin: Tensor) -> BranchOutput:
         with torch.no_grad():

@@ -54,7 +54,7 @@ def fit_zero_shot(
     if settings.model.prototype_init == "source_means":
         _start_at_source_means(model, data)
     rate = settings.training.learning_rate or LEARNING_RATE
-    objective = Objective(model, settings, bool(data.has_mask.any()))
+    objective = Objective(model, settings)
     losses = train(objective, data, settings, rate, progress, checkpoint)
     return assemble(model, "zero-shot", settings, records, losses, display.ZERO_SHOT)
 
