@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from recap.config import Settings, resolve_settings
     from recap.io import read_image
     from recap.model.build import build_model
-    from recap.scoring.detector import Detector, load
+    from recap.peers.loading import load
+    from recap.scoring.detector import Detector
     from recap.training.fit import fit
     from recap.types import Image, Prediction
 
@@ -44,7 +45,7 @@ _LAZY = {
     "Settings": "recap.config",
     "build_model": "recap.model.build",
     "fit": "recap.training.fit",
-    "load": "recap.scoring.detector",
+    "load": "recap.peers.loading",
     "read_image": "recap.io",
     "resolve_settings": "recap.config",
 }

@@ -5,7 +5,7 @@ import json
 import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -71,6 +71,8 @@ class ModelSettings(Section):
     stretched so that the outer patches touch the border (`align_corners=True`, as MVFA does)."""
     prototype_init: Literal["random", "source_means"] = "random"
     """Zero-shot only; few-shot prototypes start at the support means."""
+    layer_fusion: Literal["learned", "uniform"] = "learned"
+    """Weights of the layers in scores and maps: trained, or all alike."""
 
 
 class MemorySettings(Section):
@@ -119,6 +121,22 @@ class Settings(Section):
     training: TrainingSettings = TrainingSettings()
 
 
+class PeerSettings(Section):
+    """Everything that decides what a fitted detector of another method is."""
+
+    method: str
+    """Its name in `recap.peers`."""
+    preset: Literal["official", "equal"] = "equal"
+    """`official`: the published defaults. `equal`: the benchmark's input size and encoder."""
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
+    reading: ReadingSettings = ReadingSettings()
+    encoder: EncoderSettings = EncoderSettings()
+    options: dict[str, Any] = {}
+    """The method's own settings, all of them, checked by the method."""
+
+
+AnySettings = Settings | PeerSettings
+
 # `fast` is the defaults above. `paper` is the published recipe, plus one thing that it does not
 # mention: without a bound, single gradients seventy times as long as the rest, which come back
 # through the frozen blocks, end the training of small encoders within ten epochs.
@@ -148,21 +166,34 @@ def resolve_settings(
     layers = [{k: v for k, v in layer.items() if k != "preset"} for layer in layers]
     if not isinstance(preset, str) or preset not in PRESETS:
         raise SettingsError(f"Unknown preset '{preset}'. Choose from: {', '.join(PRESETS)}.")
-    tree: dict[str, Any] = {"preset": preset}
-    for layer in [PRESETS[preset], *layers]:
-        _merge(tree, layer)
-    return settings_from_dict(tree)
+    return settings_from_dict(merged([{"preset": preset}, PRESETS[preset], *layers]))
 
 
 def settings_from_dict(tree: Mapping[str, Any]) -> Settings:
     """Validate a nested dictionary, naming unknown keys and their nearest neighbours."""
-    _refuse_unknown(tree, Settings, "")
+    return validated(Settings, tree)
+
+
+SectionT = TypeVar("SectionT", bound=Section)
+
+
+def validated(section: type[SectionT], tree: Mapping[str, Any], prefix: str = "") -> SectionT:
+    """Any group of settings from a nested dictionary, with errors that a user can act on."""
+    _refuse_unknown(tree, section, prefix, setting_names(section, prefix))
     try:
-        return Settings.model_validate(tree)
+        return section.model_validate(tree)
     except ValidationError as error:
         first = error.errors()[0]
-        key = ".".join(str(part) for part in first["loc"])
+        key = prefix + ".".join(str(part) for part in first["loc"])
         raise SettingsError(f"Setting {key} = {first['input']!r}: {first['msg']}.") from error
+
+
+def merged(layers: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """Nested dictionaries laid over each other, the last one on top."""
+    tree: dict[str, Any] = {}
+    for layer in layers:
+        _merge(tree, layer)
+    return tree
 
 
 def read_toml(path: Path) -> dict[str, Any]:
@@ -199,13 +230,15 @@ def _merge(tree: dict[str, Any], layer: Mapping[str, Any]) -> None:
             tree[key] = json.loads(json.dumps(value)) if isinstance(value, Mapping) else value
 
 
-def _refuse_unknown(tree: Mapping[str, Any], section: type[BaseModel], prefix: str) -> None:
+def _refuse_unknown(
+    tree: Mapping[str, Any], section: type[BaseModel], prefix: str, names: list[str]
+) -> None:
     for key, value in tree.items():
         if key not in section.model_fields:
-            raise SettingsError(_unknown_key_message(f"{prefix}{key}"))
+            raise SettingsError(_unknown_key_message(f"{prefix}{key}", names))
         kind = section.model_fields[key].annotation
         if isinstance(kind, type) and issubclass(kind, BaseModel) and isinstance(value, Mapping):
-            _refuse_unknown(value, kind, f"{prefix}{key}.")
+            _refuse_unknown(value, kind, f"{prefix}{key}.", names)
 
 
 def setting_names(section: type[BaseModel] = Settings, prefix: str = "") -> list[str]:
@@ -220,8 +253,7 @@ def setting_names(section: type[BaseModel] = Settings, prefix: str = "") -> list
     return names
 
 
-def _unknown_key_message(key: str) -> str:
-    names = setting_names()
+def _unknown_key_message(key: str, names: list[str]) -> str:
     # Somebody who forgot the section still means the key.
     same_leaf = [name for name in names if name.rsplit(".", 1)[-1] == key.rsplit(".", 1)[-1]]
     near = same_leaf or difflib.get_close_matches(key, names, n=1, cutoff=0.4)

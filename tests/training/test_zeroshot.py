@@ -121,7 +121,7 @@ def test_source_means_are_the_class_means_of_all_patches(phantoms, tiny_settings
     with torch.no_grad():
         for kind in (False, True):
             chosen = [s for s in samples if s.abnormal == kind]
-            images = [zeroshot._pixels(s, 70, ReadingSettings()) for s in chosen]
+            images = [zeroshot.square_pixels(s, 70, ReadingSettings()) for s in chosen]
             for layer in range(4):
                 for branch in (0, 1):
                     total, count = np.zeros(32), 0

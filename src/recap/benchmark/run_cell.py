@@ -18,8 +18,10 @@ from recap.data.supports import known_patient
 from recap.encoders.load import load_encoder
 from recap.encoders.memo import TapsMemo
 from recap.encoders.vit import Encoder
-from recap.model.recap import Output
-from recap.scoring.detector import Detector, load
+from recap.model.recap import ReCAP
+from recap.model.scorer import Output
+from recap.peers.loading import load
+from recap.scoring.detector import Detector
 from recap.scoring.evaluate import Measured, measure
 from recap.training.fewshot import fit_few_shot
 from recap.training.support import load_support
@@ -80,6 +82,7 @@ def _fit(
 
 
 def _with_settings(detector: Detector, settings: Settings) -> Detector:
+    assert isinstance(detector.model, ReCAP)
     detector.model.settings = settings
     return Detector(detector.model, detector.card.model_copy(update={"settings": settings}))
 
@@ -93,13 +96,18 @@ def result_of(detector: Detector, samples: Sequence[Sample], measured: Measured)
     for label in (False, True):
         moved = [o.drift[0] for s, o in pairs if s.abnormal == label and o.drift is not None]
         drift[CLASSES[label]] = torch.stack(moved).mean(dim=0).tolist() if moved else None
-    drift["bound"] = detector.model.drift_bound().tolist() if detector.model.trained_head else None
+    drift["bound"] = _drift_bound(detector)
     return {
         "metrics": metrics,
         "counts": measured.counts,
         "images": [_row(sample, output) for sample, output in pairs],
         "drift": drift,
     }
+
+
+def _drift_bound(detector: Detector) -> Any:
+    model = detector.model
+    return model.drift_bound().tolist() if isinstance(model, ReCAP) and model.trained_head else None
 
 
 def _row(sample: Sample, output: Output) -> dict[str, Any]:

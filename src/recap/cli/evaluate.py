@@ -26,7 +26,7 @@ def evaluate_command(
     """Measure a detector on a test split: image metrics and, with masks, pixel metrics."""
     from recap.data import read_domain
     from recap.data.exclusions import read_exclusions
-    from recap.scoring.detector import load
+    from recap.peers.loading import load
     from recap.scoring.evaluate import evaluate
     from recap.training.devices import choose_device
 

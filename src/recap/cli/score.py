@@ -42,10 +42,10 @@ def score_command(
 
     from recap.data.cases import find_cases
     from recap.io import Case
+    from recap.peers.loading import load
     from recap.report import case_overlay, save_png
     from recap.scoring.batch import score_to_folder
     from recap.scoring.cases import CasePrediction
-    from recap.scoring.detector import load
     from recap.training.devices import choose_device
 
     with TemporaryDirectory(prefix="recap-") as scratch:

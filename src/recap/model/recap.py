@@ -1,7 +1,6 @@
 """ReCAP: one image through the model, in the order of the method's eight steps."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import cast
 
 import torch
@@ -15,6 +14,7 @@ from recap.model.logits import class_logits, margin, probability
 from recap.model.maps import upsample
 from recap.model.memory import build_memory, nearest_distance, normalised_distance
 from recap.model.prototypes import PrototypePair, random_prototypes
+from recap.model.scorer import BranchOutput, Output, Scorer
 
 SEG, DET = 0, 1
 """Positions of the branches, as in `recap.types.BRANCHES`."""
@@ -24,39 +24,7 @@ Tokens = Sequence[tuple[Tensor, Tensor]]
 no copies, and what one layer and branch needs fits the processor's cache."""
 
 
-@dataclass(frozen=True)
-class BranchOutput:
-    """Scores (B,) and maps (B, S, S) of the prototypes, of the memory, or of both."""
-
-    score: Tensor
-    map: Tensor
-
-
-@dataclass(frozen=True)
-class Output:
-    """What the model says about a batch, in the input's frame (S × S)."""
-
-    score: Tensor
-    map: Tensor
-    prototype: BranchOutput | None
-    memory: BranchOutput | None
-    drift: Tensor | None
-    """(B, 2, L, 2): image, branch, layer, class."""
-
-
-def without_maps(output: Output) -> Output:
-    """The scores and the drift alone, to be kept for many images."""
-    nothing = output.map.new_empty((len(output.map), 0, 0))  # a slice would hold all of its map
-
-    def scores(branch: BranchOutput | None) -> BranchOutput | None:
-        return branch and BranchOutput(branch.score, nothing)
-
-    return Output(
-        output.score, nothing, scores(output.prototype), scores(output.memory), output.drift
-    )
-
-
-class ReCAP(nn.Module):
+class ReCAP(Scorer):
     """A frozen encoder with adapters, prototypes and a memory of normal patches.
 
     With `trained_head=False` there are neither adapters nor prototypes: the memory holds the
@@ -81,19 +49,10 @@ class ReCAP(nn.Module):
                 self.adapters.append(Adapter(encoder.width, self.channels, head.write_back))
                 pair = PrototypePair(self.channels, head.conditioning, head.eta, shared)
                 self.prototypes.append(pair)
-        self.theta_seg = nn.Parameter(torch.zeros(layers), requires_grad=trained_head)
-        self.theta_det = nn.Parameter(torch.zeros(layers), requires_grad=trained_head)
+        weighs = trained_head and head.layer_fusion == "learned"
+        self.theta_seg = nn.Parameter(torch.zeros(layers), requires_grad=weighs)
+        self.theta_det = nn.Parameter(torch.zeros(layers), requires_grad=weighs)
         self.register_buffer("memory", None)
-
-    @property
-    def num_trainable_parameters(self) -> int:
-        """Parameters that training changes; the encoder is frozen and the memory is not trained."""
-        return sum(p.numel() for p in self.parameters() if p.requires_grad)
-
-    @property
-    def device(self) -> torch.device:
-        """Where the model lives."""
-        return self.theta_det.device
 
     @property
     def writes_back(self) -> bool:

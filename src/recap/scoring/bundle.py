@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from recap.config import Settings
+from recap.config import AnySettings
 from recap.errors import BundleError
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class Card(BaseModel):
     """What the detector consists of, in one plain sentence."""
     encoder: EncoderRecord
     preprocessing: dict[str, Any]
-    settings: Settings
+    settings: AnySettings
     support: list[dict[str, Any]]
     losses: dict[str, float]
     map_scale: tuple[float, float]

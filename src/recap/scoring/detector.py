@@ -1,20 +1,21 @@
 """The predictor: one object that scores images, saves itself and comes back the same."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from recap.config import ReadingSettings
+from recap.config import ReadingSettings, Settings
 from recap.encoders.load import RANDOM, load_encoder
 from recap.encoders.vit import Encoder
 from recap.errors import BundleError, WeightsError
 from recap.io import image_from_array, read_image
 from recap.io.resize import SquareResize
-from recap.model.recap import Output, ReCAP
+from recap.model.recap import ReCAP
+from recap.model.scorer import Output, Scorer
 from recap.scoring.bundle import Card, read_card, read_tensors, write_bundle
 from recap.types import Image, Prediction
 
@@ -32,7 +33,7 @@ class Detector:
     >>> prediction.score, prediction.map.shape                    # doctest: +SKIP
     """
 
-    def __init__(self, model: ReCAP, card: Card) -> None:
+    def __init__(self, model: Scorer, card: Card) -> None:
         self.model = model.eval()
         self.card = card
 
@@ -99,33 +100,42 @@ class Detector:
         write_bundle(Path(path), self.card, head_tensors(self.model))
 
 
-def load(
+Build = Callable[[Card, Encoder], Scorer]
+
+
+def build_recap(card: Card, encoder: Encoder) -> ReCAP:
+    """The model that a bundle of ours describes, without its numbers."""
+    assert isinstance(card.settings, Settings)
+    return ReCAP(encoder, card.settings, card.mode != "normal-only")
+
+
+def load_as(
+    build: Build,
     path: str | Path,
     device: str = "cpu",
     random_weights: bool = False,
     encoder: Encoder | None = None,
 ) -> Detector:
-    """Load a saved detector; its encoder must be here and be the one it was fitted on.
+    """Load a saved detector whose model `build` makes; see `recap.load`.
 
-    An encoder that is loaded already can be given, and then serves this detector too.
+    Its encoder must be here and be the one it was fitted on. An encoder that is loaded already
+    can be given, and then serves this detector too.
     """
     folder = Path(path)
     card = read_card(folder)
-    is_random = card.encoder.sha256 == RANDOM
-    if is_random and not random_weights:
+    if card.encoder.sha256 == RANDOM and not random_weights:
         raise BundleError(
             f"{folder} was fitted on an encoder with random weights, for latency work only: its "
             "scores mean nothing. Pass --random-weights (random_weights=True) to use it anyway."
         )
     encoder = _checked(encoder or _find_encoder(folder, card), folder, card)
-    model = ReCAP(encoder, card.settings, card.mode != "normal-only")
-    tensors = read_tensors(folder)
-    if ("memory" in tensors) == (card.mode == "zero-shot"):
+    model = build(card, encoder)
+    restore(model, read_tensors(folder), folder)
+    if isinstance(model, ReCAP) and (model.memory is None) != (card.mode == "zero-shot"):
         raise BundleError(
-            f"{folder}: a {card.mode} detector {'has no' if 'memory' in tensors else 'needs a'} "
+            f"{folder}: a {card.mode} detector {'needs a' if model.memory is None else 'has no'} "
             "memory. Copy the bundle again."
         )
-    _restore(model, tensors, folder)
     return Detector(model.to(device), card)
 
 
@@ -138,7 +148,7 @@ def as_image(source: Any, reading: ReadingSettings) -> Image:
     return image_from_array(source)
 
 
-def head_tensors(model: ReCAP) -> dict[str, Tensor]:
+def head_tensors(model: Scorer) -> dict[str, Tensor]:
     """All numbers of a detector but its encoder's."""
     state = model.state_dict()
     return {k: v.cpu().clone() for k, v in state.items() if not k.startswith("encoder.")}
@@ -164,9 +174,12 @@ def _checked(encoder: Encoder, folder: Path, card: Card) -> Encoder:
     return encoder
 
 
-def _restore(model: ReCAP, tensors: dict[str, Tensor], folder: Path) -> None:
-    if "memory" in tensors:
-        model.memory = tensors["memory"]
+def restore(model: Scorer, tensors: dict[str, Tensor], folder: Path) -> None:
+    """Put a bundle's numbers into its model; whatever does not fit is an error."""
+    for name in empty_buffers(model):  # a memory has as many rows as its bundle says
+        if name in tensors:
+            owner, _, leaf = name.rpartition(".")
+            setattr(model.get_submodule(owner), leaf, torch.empty_like(tensors[name]))
     expected = {k: v.shape for k, v in head_tensors(model).items()}
     found = {k: v.shape for k, v in tensors.items()}
     if expected != found:
@@ -177,3 +190,14 @@ def _restore(model: ReCAP, tensors: dict[str, Tensor], folder: Path) -> None:
     if not all(bool(torch.isfinite(v).all()) for v in tensors.values()):
         raise BundleError(f"{folder}: holds values that are not finite. Fit again.")
     model.load_state_dict(tensors, strict=False)
+
+
+def empty_buffers(model: nn.Module) -> list[str]:
+    """Names of registered buffers that hold nothing yet, the encoder's aside."""
+    return [
+        f"{path}.{name}" if path else name
+        for path, module in model.named_modules()
+        if not path.startswith("encoder")
+        for name, value in module._buffers.items()
+        if value is None
+    ]

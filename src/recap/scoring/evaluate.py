@@ -13,7 +13,7 @@ from recap.fetch import sha256_of
 from recap.io import read_image, read_mask
 from recap.io.resize import SquareResize
 from recap.metrics import ImageMetrics, PixelMetrics
-from recap.model.recap import Output, without_maps
+from recap.model.scorer import Output, without_maps
 from recap.scoring.detector import Detector
 from recap.types import BoolArray, FloatArray, Image, Sample
 

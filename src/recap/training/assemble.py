@@ -5,9 +5,8 @@ import json
 from importlib.metadata import version
 from typing import Any
 
-from recap.config import Settings
-from recap.encoders.vit import Encoder
-from recap.model.recap import ReCAP
+from recap.config import AnySettings
+from recap.model.scorer import Scorer
 from recap.scoring.bundle import Card, EncoderRecord, Mode
 from recap.scoring.detector import Detector
 
@@ -22,18 +21,19 @@ STATEMENTS: dict[Mode, str] = {
 
 
 def assemble(
-    model: ReCAP,
+    model: Scorer,
     mode: Mode,
-    settings: Settings,
+    settings: AnySettings,
     support: list[dict[str, Any]],
     losses: dict[str, float],
     map_scale: tuple[float, float],
+    statement: str | None = None,
 ) -> Detector:
-    """Wrap a finished model and say what it is."""
+    """Wrap a finished model and say what it is; our own models by their mode."""
     encoder = model.encoder
     card = Card(
         mode=mode,
-        statement=STATEMENTS[mode],
+        statement=statement or STATEMENTS[mode],
         encoder=EncoderRecord(name=encoder.name, sha256=encoder.checksum),
         preprocessing={
             "input_px": encoder.input_px,
@@ -52,7 +52,7 @@ def assemble(
 
 
 def fingerprint(
-    mode: Mode, settings: Settings, encoder: Encoder, support: list[dict[str, Any]]
+    mode: Mode, settings: AnySettings, encoder: Any, support: list[dict[str, Any]]
 ) -> str:
     """Identifies a fit before it is done: settings, encoder, images and versions."""
     parts = [mode, settings.model_dump(mode="json"), encoder.checksum, support, library_versions()]

@@ -7,11 +7,10 @@ from pathlib import Path
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
-from torch import Tensor
-from torch.optim import Adam
+from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from recap.errors import TrainingError
-from recap.model.recap import ReCAP
 
 STATE = ("step", "exp_avg", "exp_avg_sq")
 
@@ -36,7 +35,9 @@ class Checkpoint:
             partial.write_text(fingerprint, encoding="utf-8")
             partial.replace(owner)
 
-    def save(self, model: ReCAP, optimiser: Adam, epoch: int, losses: dict[str, float]) -> None:
+    def save(
+        self, model: nn.Module, optimiser: Optimizer, epoch: int, losses: dict[str, float]
+    ) -> None:
         """Keep the state after `epoch` finished epochs, with the last one's mean losses."""
         tensors = {f"model/{name}": p.detach() for name, p in _trained(model)}
         for name, parameter in _trained(model):
@@ -49,7 +50,7 @@ class Checkpoint:
         save_file(contiguous, partial, metadata={"epoch": str(epoch), "losses": json.dumps(losses)})
         partial.replace(self._file)
 
-    def restore(self, model: ReCAP, optimiser: Adam) -> tuple[int, dict[str, float]]:
+    def restore(self, model: nn.Module, optimiser: Optimizer) -> tuple[int, dict[str, float]]:
         """Load the last state, if any: the number of finished epochs and the last one's losses."""
         if not self._file.exists():
             return 0, {}
@@ -66,12 +67,12 @@ class Checkpoint:
         return epoch, losses
 
 
-def _trained(model: ReCAP) -> list[tuple[str, torch.nn.Parameter]]:
+def _trained(model: nn.Module) -> list[tuple[str, torch.nn.Parameter]]:
     return [(name, p) for name, p in model.named_parameters() if p.requires_grad]
 
 
 @torch.no_grad()
-def _restore(model: ReCAP, optimiser: Adam, tensors: dict[str, Tensor]) -> None:
+def _restore(model: nn.Module, optimiser: Optimizer, tensors: dict[str, Tensor]) -> None:
     for name, parameter in _trained(model):
         parameter.copy_(tensors[f"model/{name}"])
         state = {key: tensors.get(f"adam/{name}/{key}") for key in STATE}

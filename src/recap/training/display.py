@@ -5,7 +5,8 @@ import torch
 import torch.nn.functional as F
 
 from recap.model.memory import nearest_distance
-from recap.model.recap import BranchOutput, ReCAP, Tokens
+from recap.model.recap import ReCAP, Tokens
+from recap.model.scorer import BranchOutput
 
 ZERO_SHOT: tuple[float, float] = (0.0, 1.0)
 SHOWN_FROM, FULL_AT = 0.90, 2.0

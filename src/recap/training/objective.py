@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from recap.config import Settings
 from recap.model.logits import probability
 from recap.model.losses import detection_loss, segmentation_loss, separation_loss
-from recap.model.recap import DET, SEG, BranchOutput, ReCAP, Tokens
+from recap.model.recap import DET, SEG, ReCAP, Tokens
+from recap.model.scorer import BranchOutput
 
 
 @dataclass(frozen=True)

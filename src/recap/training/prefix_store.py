@@ -5,17 +5,28 @@ import math
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from recap.errors import TrainingError
-from recap.model.recap import ReCAP
 from recap.training.progress import Progress
 
 ENCODE_AT_ONCE = 8
 """Images between two marks of progress: at most these are encoded again after a kill."""
+
+
+class HasPrefix(Protocol):
+    """A model whose work on an image begins with a part that training does not change."""
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model lives."""
+
+    def prefix(self, pixels: Tensor) -> Tensor:
+        """That part, for a batch of images."""
 
 
 class PrefixStore:
@@ -28,7 +39,7 @@ class PrefixStore:
 
     def __init__(
         self,
-        model: ReCAP,
+        model: HasPrefix,
         image: Callable[[int], Tensor],
         count: int,
         *,

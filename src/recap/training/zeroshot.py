@@ -91,7 +91,7 @@ def _training_set(
     size = model.encoder.input_px
     store = PrefixStore(
         model,
-        lambda index: _pixels(samples[index], size, settings.reading),
+        lambda index: square_pixels(samples[index], size, settings.reading),
         len(samples),
         limit_bytes=settings.training.cache_gb * 1e9,
         folder=work_dir if process_count() == 1 else None,
@@ -101,20 +101,22 @@ def _training_set(
     return TrainingSet(
         store=store,
         abnormal=torch.tensor([sample.abnormal for sample in samples]),
-        masks=torch.stack([_mask(sample, size, settings.reading) for sample in samples]),
+        masks=torch.stack([square_target(sample, size, settings.reading) for sample in samples]),
         has_mask=torch.tensor([sample.domain in with_masks for sample in samples]),
         origin=torch.arange(len(samples)),
         domain=torch.tensor([names.index(sample.domain) for sample in samples]),
     )
 
 
-def _pixels(sample: Sample, size_px: int, reading: ReadingSettings) -> Tensor:
+def square_pixels(sample: Sample, size_px: int, reading: ReadingSettings) -> Tensor:
+    """A sample's pixels at the encoder's input size: (3, S, S) in 0..1."""
     image = read_image(sample.path, reading)
     square = SquareResize(image.size_hw, size_px).apply(image.pixels)
     return torch.from_numpy(square).permute(2, 0, 1)
 
 
-def _mask(sample: Sample, size_px: int, reading: ReadingSettings) -> Tensor:
+def square_target(sample: Sample, size_px: int, reading: ReadingSettings) -> Tensor:
+    """A sample's mask at the encoder's input size, empty where it has none: (S, S) bool."""
     if sample.mask is None:
         return torch.zeros(size_px, size_px, dtype=torch.bool)
     mask = read_mask_of(read_image(sample.path, reading), sample.mask)

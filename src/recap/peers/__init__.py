@@ -1,0 +1,1 @@
+"""The methods that ReCAP is compared with, on equal terms: one file each, one interface."""

@@ -1,0 +1,167 @@
+"""Fitting any method on equal terms: same images, same supports, same encoder, one bundle.
+
+The module of a method holds
+
+- `Options`: its own settings, a closed group with the defaults of preset `equal`;
+- `OFFICIAL`: what preset `official` changes, as a nested dictionary of settings;
+- `STATEMENT`: what a fitted detector consists of, in a plain sentence;
+- `build(encoder, options) -> Scorer`: the model at its start;
+- `fit(model, images, job) -> Fitted`: makes it ready to score, in place.
+
+A method with a backbone of its own also has `load_encoder(settings, seed)`.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from recap.config import EncoderSettings, PeerSettings
+from recap.data.benchmark import Domain
+from recap.encoders.load import load_encoder
+from recap.encoders.vit import Encoder
+from recap.errors import InputError
+from recap.model.scorer import Scorer
+from recap.peers.images import LabelledImages, source_images, support_images
+from recap.peers.registry import Peer, find_peer
+from recap.scoring.bundle import Mode
+from recap.scoring.detector import Detector
+from recap.training.assemble import assemble, fingerprint
+from recap.training.checkpoint import Checkpoint
+from recap.training.devices import choose_device
+from recap.training.prefix_store import PrefixStore
+from recap.training.progress import Progress, silent
+from recap.training.support import SupportImage
+from recap.training.zeroshot import source_records, source_samples
+
+CACHE_BYTES = 8e9
+
+
+@dataclass(frozen=True)
+class Job:
+    """One fit: what it is told, and where it tells how far it is."""
+
+    settings: PeerSettings
+    options: Any
+    """The method's Options."""
+    zero_shot: bool
+    progress: Progress
+    checkpoint: Checkpoint | None
+    """For methods that are trained by gradients; saves and restores whatever requires them."""
+    work_dir: Path | None
+
+    def encoded(self, model: Any, images: LabelledImages) -> PrefixStore:
+        """`model.prefix(pixels)` of all images, computed once; indexed by lists of positions."""
+        store = PrefixStore(
+            model, images.pixels, len(images), limit_bytes=CACHE_BYTES, folder=self.work_dir
+        )
+        store.fill(self.progress)
+        return store
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """What fitting has to tell beside the model."""
+
+    losses: dict[str, float] = field(default_factory=dict)
+    map_scale: tuple[float, float] | None = None
+    """Map values drawn from nothing to full strength; None: from the maps of the normal images."""
+
+
+def fit_few_shot(
+    support: Sequence[SupportImage],
+    settings: PeerSettings,
+    *,
+    work_dir: Path | None = None,
+    device: str = "auto",
+    progress: Progress = silent,
+    encoder: Any = None,
+    domain: str = "",
+) -> Detector:
+    """Fit on the target's own images; `domain` names what they show, for methods with text."""
+    peer = find_peer(settings.method)
+    ordered = sorted(support, key=lambda item: item.abnormal)  # normals first, else as given
+    if all(item.abnormal for item in ordered):
+        raise InputError("There are no normal images. Every method needs at least 1.")
+    if peer.needs_abnormal and not any(item.abnormal for item in ordered):
+        raise InputError(f"{peer.title} needs abnormal images too. Give some with --abnormal.")
+    records: list[dict[str, Any]] = [dict(item.record) for item in ordered]
+    mode: Mode = "few-shot" if any(item.abnormal for item in ordered) else "normal-only"
+    return _fit(
+        peer,
+        settings,
+        mode,
+        records,
+        lambda size: support_images(ordered, size, domain),
+        (work_dir, device, progress, encoder),
+    )
+
+
+def fit_zero_shot(
+    sources: Sequence[Domain],
+    settings: PeerSettings,
+    *,
+    work_dir: Path | None = None,
+    device: str = "auto",
+    progress: Progress = silent,
+    encoder: Any = None,
+) -> Detector:
+    """Fit on the pools of other domains."""
+    peer = find_peer(settings.method)
+    if peer.zero_shot == "no":
+        raise InputError(f"{peer.title} has no zero-shot form: it needs images of the target.")
+    samples = source_samples(sources, "pool")
+    return _fit(
+        peer,
+        settings,
+        "zero-shot",
+        [dict(record) for record in source_records(samples)],
+        lambda size: source_images(samples, size, settings.reading),
+        (work_dir, device, progress, encoder),
+    )
+
+
+def _fit(
+    peer: Peer,
+    settings: PeerSettings,
+    mode: Mode,
+    records: list[dict[str, Any]],
+    images_at: Callable[[int], LabelledImages],
+    where: tuple[Path | None, str, Progress, Any],
+) -> Detector:
+    work_dir, device, progress, encoder = where
+    module = peer.module
+    options = module.Options(**settings.options)
+    with torch.random.fork_rng():
+        torch.manual_seed(settings.seed)
+        encoder = encoder or encoder_of(peer, settings.encoder, settings.seed)
+        model: Scorer = module.build(encoder, options).to(choose_device(device))
+        mark = fingerprint(mode, settings, encoder, records)
+        checkpoint = Checkpoint(work_dir, mark) if work_dir else None
+        images = images_at(encoder.input_px)
+        job = Job(settings, options, mode == "zero-shot", progress, checkpoint, work_dir)
+        fitted: Fitted = module.fit(model, images, job)
+    model.eval()
+    scale = fitted.map_scale or map_scale(model, images)
+    return assemble(model, mode, settings, records, fitted.losses, scale, module.STATEMENT)
+
+
+def encoder_of(peer: Peer, settings: EncoderSettings, seed: int) -> Any:
+    """The encoder that a method runs on: one of ours, or its own backbone."""
+    own: Callable[[EncoderSettings, int], Encoder] = getattr(
+        peer.module, "load_encoder", load_encoder
+    )
+    return own(settings, seed)
+
+
+@torch.no_grad()
+def map_scale(model: Scorer, images: LabelledImages, most: int = 16) -> tuple[float, float]:
+    """Maps are drawn from the 90th percentile of normal pixels, at full strength from where the
+    most abnormal of them would be if it were as far above again."""
+    chosen = images.positions(abnormal=False)[:most]
+    maps = [model(images.stack([i]).to(model.device)).map[0].cpu().numpy() for i in chosen]
+    low, high = np.quantile(np.stack(maps), (0.90, 1.0))
+    return float(low), float(high + max(high - low, 1e-3))

@@ -1,0 +1,54 @@
+"""Which methods there are, and what each can do."""
+
+from dataclasses import dataclass
+from difflib import get_close_matches
+from importlib import import_module
+from types import ModuleType
+from typing import Literal
+
+from recap.errors import SettingsError
+
+Ability = Literal["yes", "extension", "no"]
+
+
+@dataclass(frozen=True)
+class Peer:
+    """One method. Its module holds Options, OFFICIAL, build and fit (see `recap.peers.fitting`)."""
+
+    name: str
+    title: str
+    zero_shot: Ability
+    """`extension`: not in its publication, but in the paper's comparison."""
+    few_shot: Ability = "yes"
+    needs_abnormal: bool = False
+    """Whether few-shot fitting is refused without abnormal images."""
+    uses_text: bool = False
+    """Whether fitting needs an encoder with a text tower."""
+
+    @property
+    def module(self) -> ModuleType:
+        """Loaded when it is used: methods are tensors through and through."""
+        return import_module(f"recap.peers.{self.name}")
+
+
+_ALL = (
+    Peer("visualad", "VisualAD", zero_shot="yes", few_shot="extension", needs_abnormal=True),
+    Peer("uniadet", "UniADet", zero_shot="yes", needs_abnormal=True),
+    Peer("patchcore", "PatchCore", zero_shot="no"),
+    Peer("anomalydino", "AnomalyDINO", zero_shot="no"),
+    Peer("april_gan", "APRIL-GAN", zero_shot="yes", uses_text=True),
+    Peer("mediclip", "MediCLIP", zero_shot="extension", uses_text=True),
+    Peer("mvfa", "MVFA", zero_shot="yes", needs_abnormal=True, uses_text=True),
+    Peer("madclip", "MadCLIP", zero_shot="extension", needs_abnormal=True, uses_text=True),
+    Peer("dra", "DRA", zero_shot="extension", needs_abnormal=True),
+)
+PEERS: dict[str, Peer] = {peer.name: peer for peer in _ALL}
+
+
+def find_peer(name: str) -> Peer:
+    """The method of this name; an error with the nearest one if there is none."""
+    if name in PEERS:
+        return PEERS[name]
+    near = get_close_matches(name.lower().replace("-", "_"), PEERS, n=1, cutoff=0.5)
+    hint = f" Did you mean '{near[0]}'?" if near else ""
+    raise SettingsError(f"No method is called '{name}'.{hint} Known: {', '.join(PEERS)}.")

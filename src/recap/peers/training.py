@@ -1,0 +1,87 @@
+"""One training loop for all methods that are trained by gradients; the last epoch is the model."""
+
+import math
+import time
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import clip_grad_norm_
+from torch.optim import Optimizer
+
+from recap.errors import TrainingError
+from recap.training.checkpoint import Checkpoint
+from recap.training.progress import Progress
+
+SAVE_EVERY_S = 10.0
+
+Loss = Callable[[list[int]], Tensor]
+"""Positions of the images of a batch -> the loss to be minimised."""
+
+
+def train(
+    model: nn.Module,
+    loss: Loss,
+    optimiser: Optimizer,
+    count: int,
+    *,
+    epochs: int,
+    batch_size: int,
+    seed: int,
+    progress: Progress,
+    checkpoint: Checkpoint | None = None,
+    rate: Callable[[int], float] = lambda epoch: 1.0,
+    clip: tuple[list[nn.Parameter], float] | None = None,
+) -> float:
+    """Train on `count` images; returns the mean loss of the last epoch.
+
+    `rate` is the factor of the learning rates in an epoch (counted from 0); `clip` bounds the
+    length of the gradient of some parameters. Order and dropout of an epoch depend on the seed
+    and the epoch alone, so that a fit that was interrupted ends as one that was not.
+    """
+    rates = [group["lr"] for group in optimiser.param_groups]
+    done, last = checkpoint.restore(model, optimiser) if checkpoint else (0, {})
+    mean, saved = last.get("loss", 0.0), time.monotonic()
+    progress("train", done, epochs, "")
+    model.train()
+    for epoch in range(done, epochs):
+        for group, full in zip(optimiser.param_groups, rates, strict=True):
+            group["lr"] = full * rate(epoch)
+        torch.manual_seed((seed * 1_000_003 + epoch) % 2**63)
+        order, total = torch.randperm(count).tolist(), 0.0
+        for start in range(0, count, batch_size):
+            indices = order[start : start + batch_size]
+            total += _step(loss, optimiser, indices, epoch, clip) * len(indices)
+        mean = total / count
+        progress("train", epoch + 1, epochs, f"loss {mean:.3f}")
+        if checkpoint and (time.monotonic() - saved > SAVE_EVERY_S or epoch + 1 == epochs):
+            checkpoint.save(model, optimiser, epoch + 1, {"loss": mean})
+            saved = time.monotonic()
+    model.eval()
+    return mean
+
+
+def cosine_to(epochs: int, end: float) -> Callable[[int], float]:
+    """A rate that falls from 1 in the first epoch along a half cosine towards `end`."""
+    return lambda epoch: end + (1 - end) * (1 + math.cos(math.pi * epoch / max(epochs, 1))) / 2
+
+
+def _step(
+    loss: Loss,
+    optimiser: Optimizer,
+    indices: list[int],
+    epoch: int,
+    clip: tuple[list[nn.Parameter], float] | None,
+) -> float:
+    optimiser.zero_grad(set_to_none=True)
+    value = loss(indices)
+    if not bool(value.isfinite()):
+        raise TrainingError(
+            f"The loss became {float(value)} in epoch {epoch + 1}; training stopped before this "
+            "step. Lower the learning rate, or look for damaged support images."
+        )
+    value.backward()
+    if clip is not None:
+        clip_grad_norm_(*clip)
+    optimiser.step()
+    return float(value)
