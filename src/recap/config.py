@@ -95,6 +95,9 @@ class TrainingSettings(Section):
     """None means 1e-3 few-shot and 5e-4 zero-shot."""
     clip_norm: Annotated[float, Field(gt=0)] | None = None
     """Longest gradient of a step; none means any length."""
+    context_gradient: bool = False
+    """Whether gradients also flow through the image's context, which moves the prototypes. They
+    hardly change anything and double the time of a step with side adapters."""
     augment: bool = True
     """Few-shot: eleven fixed copies of every support image."""
     separation_margin: Annotated[float, Field(ge=-1, le=1)] = 0.0
@@ -144,7 +147,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     "fast": {},
     "paper": {
         "model": {"write_back": True, "upsample": "corners"},
-        "training": {"batch_size": 1, "clip_norm": 1.0},
+        "training": {"batch_size": 1, "clip_norm": 1.0, "context_gradient": True},
     },
 }
 

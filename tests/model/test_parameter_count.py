@@ -55,6 +55,15 @@ def test_every_conditioning(
     assert count(clip_large, preset, conditioning) == adapters + prototypes + LAYER_WEIGHTS
 
 
+def test_uniform_layers_have_no_weights_to_train(tiny_encoder: Encoder) -> None:
+    learned, uniform = (
+        ReCAP(tiny_encoder, resolve_settings(model={"layer_fusion": fusion}))
+        for fusion in ("learned", "uniform")
+    )
+    assert uniform.num_trainable_parameters == learned.num_trainable_parameters - LAYER_WEIGHTS
+    assert uniform.state_dict().keys() == learned.state_dict().keys()
+
+
 def test_nothing_is_trained_without_a_head(tiny_encoder: Encoder) -> None:
     model = ReCAP(tiny_encoder, resolve_settings(), trained_head=False)
     assert model.num_trainable_parameters == 0

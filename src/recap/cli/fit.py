@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from recap.cli.bars import Report, bars
-from recap.cli.options import Config, Device, Overrides, Preset, RandomWeights, settings_from
+from recap.cli.options import Config, Device, Overrides, Preset, RandomWeights, method_settings
 from recap.errors import RecapError
 
 if TYPE_CHECKING:
-    from recap.config import Settings
+    from recap.config import AnySettings
     from recap.scoring.detector import Detector
     from recap.types import Sample
 
@@ -44,6 +44,9 @@ def fit_command(
     target: Annotated[
         str | None, typer.Option(help="Zero-shot: the domain held out, e.g. Brain.")
     ] = None,
+    method: Annotated[
+        str, typer.Option(help="recap, or a method to compare it with (docs/peers).")
+    ] = "recap",
     encoder: Annotated[
         str | None, typer.Option(help="Encoder name, folder or hub id (dinov2-small).")
     ] = None,
@@ -65,7 +68,7 @@ def fit_command(
     An interrupted fit goes on when the same command is run again.
     """
     chosen = {"name": encoder, "random_weights": random_weights or None}
-    settings = settings_from(preset, config, overrides, seed=seed, encoder=chosen)
+    settings = method_settings(method, preset, config, overrides, seed=seed, encoder=chosen)
     if out.exists() and not overwrite:
         raise RecapError(f"{out} exists already. Pass --overwrite to replace it.")
     if out.exists():
@@ -85,7 +88,7 @@ def fit_command(
             detector = _zero_shot(sources, target, settings, work_dir, device, report)
         else:
             samples = _samples(normal, abnormal, masks, dataset, shots, support, draw)
-            detector = _few_shot(samples, settings, work_dir, device, report)
+            detector = _few_shot(method, samples, settings, work_dir, device, report)
     _finish(detector, out, work_dir)
 
 
@@ -126,30 +129,39 @@ def _refuse_beside(option: str, given: Mapping[str, object]) -> None:
 
 
 def _few_shot(
-    samples: "list[Sample]", settings: "Settings", work_dir: Path, device: str, report: Report
+    method: str,
+    samples: "list[Sample]",
+    settings: "AnySettings",
+    work_dir: Path,
+    device: str,
+    report: Report,
 ) -> "Detector":
-    from recap.training.fewshot import fit_few_shot
+    from recap.peers.methods import fit_support, uses_abnormal
     from recap.training.support import load_support
 
-    support = load_support(samples, settings.reading)
-    return fit_few_shot(support, settings, work_dir=work_dir, device=device, progress=report)
+    used = [sample for sample in samples if uses_abnormal(method) or not sample.abnormal]
+    support = load_support(used, settings.reading)
+    domain = samples[0].domain if samples else ""
+    where = {"work_dir": work_dir, "device": device, "progress": report}
+    return fit_support(support, settings, domain=domain, **where)
 
 
 def _zero_shot(
     sources: Path | None,
     target: str | None,
-    settings: "Settings",
+    settings: "AnySettings",
     work_dir: Path,
     device: str,
     report: Report,
 ) -> "Detector":
     from recap.data import find_domains
-    from recap.training.zeroshot import fit_zero_shot, leave_one_out
+    from recap.peers.methods import fit_sources
+    from recap.training.zeroshot import leave_one_out
 
     if sources is None or target is None:
         raise RecapError("Zero-shot needs both --sources ROOT and --target NAME.")
     domains = leave_one_out(find_domains(sources), target)
-    return fit_zero_shot(domains, settings, work_dir=work_dir, device=device, progress=report)
+    return fit_sources(domains, settings, work_dir=work_dir, device=device, progress=report)
 
 
 def _finish(detector: "Detector", out: Path, work_dir: Path) -> None:

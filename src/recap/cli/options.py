@@ -6,11 +6,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from recap.config import Settings
+    from recap.config import AnySettings, Settings
 
 Preset = Annotated[
     str | None,
-    typer.Option(help="fast (default): side adapters. paper: the published recipe, much slower."),
+    typer.Option(
+        help="fast (default): side adapters. paper: the published recipe, much slower. "
+        "Other methods: equal (default) or official."
+    ),
 ]
 Config = Annotated[Path | None, typer.Option("--config", help="A TOML file with settings.")]
 Overrides = Annotated[
@@ -27,11 +30,25 @@ RandomWeights = Annotated[
 def settings_from(
     preset: str | None, config: Path | None, overrides: list[str] | None, **values: Any
 ) -> "Settings":
-    """The settings that the options of a command line add up to; options not given are None."""
+    """Our settings that the options of a command line add up to; options not given are None."""
     from recap.config import resolve_settings
 
     given = _without_none({"preset": preset, **values})
     return resolve_settings(config=config, overrides=overrides or [], **given)
+
+
+def method_settings(
+    method: str,
+    preset: str | None,
+    config: Path | None,
+    overrides: list[str] | None,
+    **values: Any,
+) -> "AnySettings":
+    """The same for any method."""
+    from recap.peers.methods import resolve_method
+
+    given = _without_none({"preset": preset, **values})
+    return resolve_method(method, config=config, overrides=overrides or [], **given)
 
 
 def _without_none(tree: dict[str, Any]) -> dict[str, Any]:

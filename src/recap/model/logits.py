@@ -15,7 +15,7 @@ def class_logits(tokens: Tensor, anchors: Tensor, scale: float) -> Tensor:
     rounding error of bfloat16 to 0.4.
     """
     with torch.autocast(tokens.device.type, enabled=False):
-        return scale * _Cosine.apply(_full(tokens), _full(anchors))
+        return scale * _Cosine.apply(full(tokens), full(anchors))
 
 
 def margin(logits: Tensor) -> Tensor:
@@ -28,7 +28,8 @@ def probability(patch_margin: Tensor) -> Tensor:
     return torch.sigmoid(patch_margin)
 
 
-def _full(values: Tensor) -> Tensor:
+def full(values: Tensor) -> Tensor:
+    """At least float32."""
     return values.float() if values.dtype in (torch.bfloat16, torch.float16) else values
 
 

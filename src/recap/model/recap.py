@@ -148,7 +148,7 @@ class ReCAP(Scorer):
         margins, drift = [], []
         for layer, patches in enumerate(tokens):
             pair = self.pair(layer, branch)
-            anchors = pair(patches)
+            anchors = pair(patches if self.settings.training.context_gradient else patches.detach())
             logits = class_logits(patches, anchors, self.settings.model.logit_scale)
             margins.append(margin(logits))
             drift.append(pair.drift(anchors))

@@ -1,7 +1,6 @@
 """Which methods there are, and what each can do."""
 
 from dataclasses import dataclass
-from difflib import get_close_matches
 from importlib import import_module
 from types import ModuleType
 from typing import Literal
@@ -22,6 +21,8 @@ class Peer:
     few_shot: Ability = "yes"
     needs_abnormal: bool = False
     """Whether few-shot fitting is refused without abnormal images."""
+    normal_only: bool = False
+    """Whether abnormal images are of no use to it."""
     uses_text: bool = False
     """Whether fitting needs an encoder with a text tower."""
 
@@ -34,10 +35,10 @@ class Peer:
 _ALL = (
     Peer("visualad", "VisualAD", zero_shot="yes", few_shot="extension", needs_abnormal=True),
     Peer("uniadet", "UniADet", zero_shot="yes", needs_abnormal=True),
-    Peer("patchcore", "PatchCore", zero_shot="no"),
-    Peer("anomalydino", "AnomalyDINO", zero_shot="no"),
+    Peer("patchcore", "PatchCore", zero_shot="no", normal_only=True),
+    Peer("anomalydino", "AnomalyDINO", zero_shot="no", normal_only=True),
     Peer("april_gan", "APRIL-GAN", zero_shot="yes", uses_text=True),
-    Peer("mediclip", "MediCLIP", zero_shot="extension", uses_text=True),
+    Peer("mediclip", "MediCLIP", zero_shot="extension", normal_only=True, uses_text=True),
     Peer("mvfa", "MVFA", zero_shot="yes", needs_abnormal=True, uses_text=True),
     Peer("madclip", "MadCLIP", zero_shot="extension", needs_abnormal=True, uses_text=True),
     Peer("dra", "DRA", zero_shot="extension", needs_abnormal=True),
@@ -46,9 +47,7 @@ PEERS: dict[str, Peer] = {peer.name: peer for peer in _ALL}
 
 
 def find_peer(name: str) -> Peer:
-    """The method of this name; an error with the nearest one if there is none."""
-    if name in PEERS:
-        return PEERS[name]
-    near = get_close_matches(name.lower().replace("-", "_"), PEERS, n=1, cutoff=0.5)
-    hint = f" Did you mean '{near[0]}'?" if near else ""
-    raise SettingsError(f"No method is called '{name}'.{hint} Known: {', '.join(PEERS)}.")
+    """The method of this name."""
+    if name not in PEERS:
+        raise SettingsError(f"No method is called '{name}'. Known: {', '.join(PEERS)}.")
+    return PEERS[name]

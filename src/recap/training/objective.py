@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from recap.config import Settings
 from recap.model.logits import probability
 from recap.model.losses import detection_loss, segmentation_loss, separation_loss
+from recap.model.margins import adapted_margins
 from recap.model.recap import DET, SEG, ReCAP, Tokens
 from recap.model.scorer import BranchOutput
 
@@ -91,9 +92,22 @@ class Objective(nn.Module):
         return self.model.fuse_maps(self._margins(prefix, SEG))
 
     def _margins(self, prefix: Tensor, branch: int) -> Tensor:
-        taps = [tap.contiguous() for tap in prefix.unbind(dim=1)]
-        tokens = [self.model.adapter(layer, branch)(tap) for layer, tap in enumerate(taps)]
-        return self.model.prototype_margins(tokens, branch)[0]
+        model, taps = self.model, [tap.contiguous() for tap in prefix.unbind(dim=1)]
+        if self.settings.training.context_gradient:
+            tokens = [model.adapter(layer, branch)(tap) for layer, tap in enumerate(taps)]
+            return model.prototype_margins(tokens, branch)[0]
+        return torch.stack(
+            [self._layer_margins(tap, layer, branch) for layer, tap in enumerate(taps)]
+        )
+
+    def _layer_margins(self, tap: Tensor, layer: int, branch: int) -> Tensor:
+        """The same number; its gradient passes over the patches that have one, and no others."""
+        adapter = self.model.adapter(layer, branch)
+        with torch.no_grad():
+            tokens = adapter(tap)
+        anchors = self.model.pair(layer, branch)(tokens)
+        margins = adapted_margins(tap, adapter.down.weight, tokens, anchors)
+        return self.settings.model.logit_scale * margins
 
     def _segmentation(self, maps: Tensor, batch: Batch) -> Tensor:
         losses = segmentation_loss(maps.float(), batch.masks[batch.has_mask])

@@ -1,0 +1,82 @@
+"""Every method by its name, ours and the others: settings, fitting, and what it can do."""
+
+from collections.abc import Iterable, Sequence
+from difflib import get_close_matches
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from recap.config import AnySettings, PeerSettings, resolve_settings
+from recap.errors import SettingsError
+from recap.peers.registry import PEERS
+from recap.peers.settings import resolve_peer
+
+if TYPE_CHECKING:
+    from recap.data.benchmark import Domain
+    from recap.scoring.detector import Detector
+    from recap.training.support import SupportImage
+
+OURS: dict[str, dict[str, Any]] = {
+    "recap": {},
+    "static": {"model": {"conditioning": "static"}},
+    "nearest": {},
+}
+"""`static`: prototypes that are the same for every image. `nearest`: nearest neighbour on the
+encoder's own tokens, from normal images alone."""
+METHODS = (*OURS, *PEERS)
+
+
+def resolve_method(
+    method: str,
+    preset: str | None = None,
+    config: Path | None = None,
+    overrides: Iterable[str] = (),
+    **values: Any,
+) -> AnySettings:
+    """All settings of a method. Presets: fast and paper (ours), equal and official (others)."""
+    check_method(method)
+    if method in PEERS:
+        return resolve_peer(method, preset, config, overrides, **values)
+    fixed = [f"{s}.{k}={v}" for s, group in OURS[method].items() for k, v in group.items()]
+    return resolve_settings(preset, config, [*overrides, *fixed], **values)
+
+
+def check_method(method: str) -> None:
+    """Refuse a name that means nothing, with the nearest one that does."""
+    if method not in METHODS:
+        near = get_close_matches(method.lower().replace("-", "_"), METHODS, n=1, cutoff=0.5)
+        hint = f" Did you mean '{near[0]}'?" if near else ""
+        raise SettingsError(f"No method is called '{method}'.{hint} Known: {', '.join(METHODS)}.")
+
+
+def uses_abnormal(method: str) -> bool:
+    """Whether abnormal support images make a difference."""
+    return not PEERS[method].normal_only if method in PEERS else method != "nearest"
+
+
+def has_zero_shot(method: str) -> bool:
+    """Whether the method can be fitted on other domains alone."""
+    return PEERS[method].zero_shot != "no" if method in PEERS else method != "nearest"
+
+
+def fit_support(
+    support: "Sequence[SupportImage]", settings: AnySettings, *, domain: str = "", **where: Any
+) -> "Detector":
+    """Fit on the target's own images; `where`: work_dir, device, progress, encoder."""
+    if isinstance(settings, PeerSettings):
+        from recap.peers import fitting
+
+        return fitting.fit_few_shot(support, settings, domain=domain, **where)
+    from recap.training.fewshot import fit_few_shot
+
+    return fit_few_shot(list(support), settings, **where)
+
+
+def fit_sources(sources: "Sequence[Domain]", settings: AnySettings, **where: Any) -> "Detector":
+    """Fit on the pools of other domains; `where` as for `fit_support`."""
+    if isinstance(settings, PeerSettings):
+        from recap.peers import fitting
+
+        return fitting.fit_zero_shot(sources, settings, **where)
+    from recap.training.zeroshot import fit_zero_shot
+
+    return fit_zero_shot(sources, settings, **where)
