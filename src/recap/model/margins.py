@@ -13,9 +13,9 @@ from torch import Tensor
 from recap.model.adapters import SLOPE
 from recap.model.logits import EPSILON, full
 
-NEGLIGIBLE = 1e-10
-"""Share of the steepest slope below which a patch is passed over: all of them together weigh
-less than the rounding of float32."""
+NEGLIGIBLE = 1e-7
+"""Share of the steepest slope below which a patch is passed over: added to the steepest one in
+float32, it would be lost in rounding."""
 
 
 def adapted_margins(taps: Tensor, weight: Tensor, tokens: Tensor, anchors: Tensor) -> Tensor:
