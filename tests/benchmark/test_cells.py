@@ -29,27 +29,35 @@ def test_every_setting_makes_another_cell():
     assert cell().name.startswith("recap/Brain/4-shot/seed-0-")
 
 
+def test_fits_are_shared_where_the_weight_of_the_memory_is_not_trained_with():
+    weights = {"weight": 0.1}
+    assert cell(memory=weights).fit_name == cell().fit_name
+    assert cell(memory=weights).name != cell().name
+    assert cell(model={"eta": 0.1}).fit_name != cell().fit_name
+    training = {"train_with_memory": True}
+    assert cell(memory=weights, training=training).fit_name != cell(training=training).fit_name
+
+
 def test_a_grid_leaves_out_what_cannot_be_fitted():
     settings = resolve_settings(seed=7)
-    cells = plan_cells(["recap", "nearest"], ["Brain", "Chest"], [0, 4], [0, 1], settings)
+    cells = plan_cells(
+        dict.fromkeys(["recap", "nearest"], settings), ["Brain", "Chest"], [0, 4], [0, 1]
+    )
     kinds = {(c.method, c.shots) for c in cells}
     assert kinds == {("recap", 0), ("recap", 4), ("nearest", 4)}
     assert len(cells) == 12
     assert {c.settings.seed for c in cells} == {0, 1}
     assert {c.draw for c in cells} == {0}
     assert [c.shots for c in cells][-4:] == [0] * 4  # the long ones come last
-    alone = plan_cells(["recap"], ["Brain"], [0, 4], [0], settings)
+    alone = plan_cells(dict.fromkeys(["recap"], settings), ["Brain"], [0, 4], [0])
     assert [c.shots for c in alone] == [4]
 
 
 def test_draws_follow_the_seed_only_when_asked():
-    cells = plan_cells(["recap"], ["Brain"], [4], [0, 3], resolve_settings(), draw_by_seed=True)
+    cells = plan_cells(
+        dict.fromkeys(["recap"], resolve_settings()), ["Brain"], [4], [0, 3], draw_by_seed=True
+    )
     assert [(c.settings.seed, c.draw) for c in cells] == [(0, 0), (3, 3)]
-
-
-def test_an_unknown_method_is_named():
-    with pytest.raises(InputError, match=r"'recpa'.*recap, nearest"):
-        plan_cells(["recpa"], ["Brain"], [4], [0], resolve_settings())
 
 
 def test_results_are_kept_and_damaged_ones_run_again(tmp_path):

@@ -4,14 +4,15 @@ import pytest
 
 from quick_encoder import encoder_read_once  # noqa: F401
 from recap.benchmark import run_cell as module
-from recap.benchmark.cells import plan_cells, read_results, result_file
+from recap.benchmark.cells import Cell, plan_cells, read_results, result_file, write_result
 from recap.benchmark.collect import result_cells
 from recap.benchmark.run_cell import result_of
 from recap.benchmark.runner import run_cells
 from recap.benchmark.tables import Results, paper_tables
-from recap.config import resolve_settings
+from recap.benchmark.watch import Silent
+from recap.config import resolve_settings, settings_from_dict
 from recap.data import draw_support, write_phantoms
-from recap.errors import InputError
+from recap.errors import InputError, SettingsError
 from recap.metrics import auroc
 from recap.scoring.evaluate import evaluate
 from recap.training.fewshot import fit_few_shot
@@ -32,7 +33,9 @@ def settings(tiny_folder):
 
 @pytest.fixture(scope="module")
 def cells(settings):
-    return plan_cells(["recap", "nearest"], ["Brain", "Chest"], [0, 2], [0, 1], settings)
+    return plan_cells(
+        dict.fromkeys(["recap", "nearest"], settings), ["Brain", "Chest"], [0, 2], [0, 1]
+    )
 
 
 def contents(out):
@@ -49,17 +52,31 @@ def finished(cells, domains, tmp_path_factory):
     return out
 
 
+class Notes(Silent):
+    def __init__(self):
+        self.present, self.started_, self.outcomes = [], [], []
+
+    def planned(self, cells, present):
+        self.present = [outcome.cell.name for outcome in present]
+
+    def started(self, cell):
+        self.started_.append(cell.name)
+
+    def finished(self, outcome):
+        self.outcomes.append(outcome)
+
+
 def json_name(result):
     return json.dumps(result["cell"], sort_keys=True)
 
 
 def test_every_cell_runs_once(cells, domains, finished, monkeypatch):
     assert len(contents(finished)) == len(cells) == 12
-    runs, steps = [], []
+    runs, notes = [], Notes()
     monkeypatch.setattr(module, "run_cell", lambda *given: runs.append(given))
-    run_cells(cells, domains, finished, progress=lambda *step: steps.append(step))
-    assert runs == []
-    assert steps == [(12, 12, "")]
+    run_cells(cells, domains, finished, watch=notes)
+    assert runs == notes.started_ == notes.outcomes == []
+    assert len(notes.present) == 12
     assert not any(path.is_file() for path in (finished / "work").rglob("*"))
 
 
@@ -71,12 +88,14 @@ def test_images_are_encoded_once_for_the_whole_grid(finished):
 def test_an_interrupted_run_gives_what_an_undisturbed_one_gives(cells, domains, finished, tmp_path):
     few = cells[:4]
 
-    def stop(done, total, name):
-        if done == 2:
-            raise KeyboardInterrupt
+    class Stop(Notes):
+        def finished(self, outcome):
+            super().finished(outcome)
+            if len(self.outcomes) == 2:
+                raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        run_cells(few, domains, tmp_path / "cut", progress=stop)
+        run_cells(few, domains, tmp_path / "cut", watch=Stop())
     assert len(list(read_results(tmp_path / "cut"))) == 2
     broken = result_file(tmp_path / "cut", few[0])
     broken.write_text(broken.read_text()[:100])
@@ -119,6 +138,66 @@ def test_a_failing_cell_costs_only_itself(cells, domains, tmp_path, monkeypatch)
     assert set(failed.values()) == {"chest.png: is damaged."}
     monkeypatch.undo()
     assert run_cells(cells[:4], domains, tmp_path) == {}
+
+
+@pytest.fixture
+def written(monkeypatch):
+    """Cells that are not run: their result is one number; those with seed 1 write none."""
+
+    def write(cell, domains, out, exclude, share_heads):
+        if cell.settings.seed != 1:
+            write_result(out, cell, {"metrics": {"image_auroc": 0.75}})
+
+    monkeypatch.setattr(module, "run_cell", write)
+
+
+def test_a_watcher_is_told_everything(cells, domains, tmp_path, written):
+    four, notes = cells[:4], Notes()
+    assert [cell.settings.seed for cell in four] == [0, 0, 0, 0]
+    run_cells(four[:1], domains, tmp_path)
+    assert run_cells(four, domains, tmp_path, watch=notes) == {}
+    assert notes.present == [four[0].name]
+    assert notes.started_ == [cell.name for cell in four[1:]]
+    assert [outcome.auroc for outcome in notes.outcomes] == [0.75] * 3
+
+
+def test_a_result_that_does_not_arrive_is_a_failure(cells, domains, tmp_path, written):
+    lost = next(cell for cell in cells if cell.settings.seed == 1)
+    notes = Notes()
+    failed = run_cells([lost], domains, tmp_path, watch=notes)
+    assert "All machines must share this folder" in failed[lost.name]
+    assert notes.outcomes[0].problem == failed[lost.name]
+
+
+def test_cells_of_one_fit_wait_for_it_and_fail_with_it(settings, domains, tmp_path, monkeypatch):
+    tree = settings.model_dump(mode="json")
+    weights = (0.1, 0.2, 0.3)
+    trees = [{**tree, "memory": {**tree["memory"], "weight": weight}} for weight in weights]
+    names = ["Brain", "Chest"]
+    cells = [Cell("recap", n, 2, settings_from_dict(t)) for t in trees for n in names]
+    order = []
+
+    def fit_or_load(cell, domains, out, exclude, share_heads):
+        assert share_heads
+        order.append((cell.dataset, (out / "heads" / cell.fit_name).exists()))
+        if cell.dataset == "Chest":
+            raise InputError("chest.png: is damaged.")
+        (out / "heads" / cell.fit_name).mkdir(parents=True, exist_ok=True)
+        write_result(out, cell, {"metrics": {"image_auroc": 0.75}})
+
+    monkeypatch.setattr(module, "run_cell", fit_or_load)
+    notes = Notes()
+    failed = run_cells(cells, domains, tmp_path, share_heads=True, watch=notes)
+    assert order == [("Brain", False), ("Chest", False), ("Brain", True), ("Brain", True)]
+    assert set(failed) == {cell.name for cell in cells if cell.dataset == "Chest"}
+    assert set(failed.values()) == {"chest.png: is damaged."}
+    assert len(notes.outcomes) == 6
+
+
+@pytest.mark.parametrize("options", [{"engine": "slurm"}, {"ray_address": "auto"}])
+def test_wrong_engines_are_told(cells, domains, tmp_path, options):
+    with pytest.raises(SettingsError, match="--engine"):
+        run_cells(cells, domains, tmp_path, **options)
 
 
 @pytest.mark.slow

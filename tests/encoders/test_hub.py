@@ -181,3 +181,13 @@ def test_hub_ids_are_those_that_the_library_accepts(name):
             validate_repo_id(name)
         except HFValidationError as error:
             pytest.fail(f"{name!r}: {error}")
+
+
+def test_models_with_a_text_tower_bring_their_tokeniser(served):
+    config = json.loads(served.files["config.json"])
+    served.files["config.json"] = json.dumps({**config, "text_config": {}}).encode()
+    served.files |= {"vocab.json": b"{}", "merges.txt": b"#version: 0.2\n"}
+    files = pull("lab/other", lambda message: None)
+    assert (files.folder / "merges.txt").read_bytes() == served.files["merges.txt"]
+    assert (files.folder / "vocab.json").is_file()
+    assert not (files.folder / "tokenizer.json").exists()

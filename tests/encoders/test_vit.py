@@ -131,3 +131,53 @@ def test_quarter_layers(depth: int, layers: tuple[int, ...]) -> None:
 def test_impossible_layers_are_refused(layers: tuple[int, ...]) -> None:
     with pytest.raises(SettingsError, match="from 1 to 8"):
         Encoder(tiny("dinov2"), name="", checksum="", input_px=NATIVE_PX, layers=layers)
+
+
+LAST_IS_NORMED = sorted(set(FAMILIES) - {"clip_vision_model", "siglip2_vision_model"})
+
+
+@pytest.mark.parametrize("family", LAST_IS_NORMED)
+@torch.no_grad()
+def test_the_final_norm_ends_in_transformers_own_last_state(family: str) -> None:
+    model, pixels = tiny(family), torch.rand(2, 3, NATIVE_PX, NATIVE_PX)
+    expected = model(pixels).last_hidden_state
+    encoder = wrap(model, NATIVE_PX, antialias=True)
+    last = encoder.run(encoder.embed(pixels), 0, encoder.depth)
+    assert torch.equal(encoder.final_norm(last), expected)
+
+
+@torch.no_grad()
+def test_the_final_norm_of_clip_gives_its_pooled_class_token() -> None:
+    model, pixels = tiny("clip_vision_model"), torch.rand(2, 3, NATIVE_PX, NATIVE_PX)
+    expected = model(pixels).pooler_output
+    encoder = wrap(model, NATIVE_PX, antialias=True)
+    last = encoder.run(encoder.embed(pixels), 0, encoder.depth)
+    assert torch.equal(encoder.final_norm(last[:, 0]), expected)
+
+
+@pytest.mark.parametrize("family", sorted(FAMILIES))
+def test_every_family_has_a_final_norm(family: str) -> None:
+    assert isinstance(wrap(tiny(family), NATIVE_PX, True).final_norm, torch.nn.LayerNorm)
+
+
+def class_token(model: Any) -> torch.Tensor:
+    held = getattr(model.embeddings, "class_embedding", None)
+    return model.embeddings.cls_token[0] if held is None else held[None]
+
+
+@pytest.mark.parametrize("family", sorted(f for f in FAMILIES if not f.startswith("siglip")))
+@pytest.mark.parametrize(("input_px", "antialias"), [(NATIVE_PX, True), (100, True), (45, False)])
+@torch.no_grad()
+def test_the_class_token_itself_enters_as_it_does_in_the_embedding(
+    family: str, input_px: int, antialias: bool
+) -> None:
+    encoder = wrap(tiny(family), input_px, antialias)
+    embedded = encoder.embed(torch.rand(1, 3, input_px, input_px))[:, 0]
+    own = encoder.as_class_tokens(class_token(encoder.model))
+    torch.testing.assert_close(own, embedded, atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("family", ["siglip_vision_model", "siglip2_vision_model"])
+def test_without_a_class_token_there_is_no_position_to_take(family: str) -> None:
+    tokens = torch.rand(2, 32)
+    assert torch.equal(wrap(tiny(family), NATIVE_PX, True).as_class_tokens(tokens), tokens)

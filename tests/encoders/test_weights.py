@@ -59,8 +59,9 @@ def test_missing_weights_say_what_to_do(machine):
 
 
 def test_what_the_hub_has_only_as_a_pickle_says_so(machine):
-    with pytest.raises(MissingWeightsError, match="save_pretrained"):
+    with pytest.raises(MissingWeightsError, match="save_pretrained") as caught:
         locate("clip-vit-l14-336")
+    assert "AutoTokenizer" in str(caught.value)
 
 
 def test_unknown_names_suggest_named_and_added_ones(machine, tmp_path, write_folder):
@@ -218,6 +219,15 @@ def test_add_takes_the_folder_name(machine, tmp_path, write_folder):
     assert locate("./knee").folder == tmp_path / "knee"
     with pytest.raises(WeightsError, match="cannot be an encoder's name"):
         add(write_folder(tmp_path / "my knee"))
+
+
+def test_add_keeps_the_tokeniser(machine, tmp_path, write_folder):
+    folder = write_folder(tmp_path / "mine")
+    for file in ("vocab.json", "merges.txt", "pytorch_model.bin"):
+        (folder / file).write_text("{}")
+    kept = {path.name for path in add(folder).folder.iterdir()}
+    assert {"vocab.json", "merges.txt"} <= kept
+    assert "pytorch_model.bin" not in kept
 
 
 @pytest.mark.parametrize("name", ["..", "../evil", "a/b/c", ".hidden"])

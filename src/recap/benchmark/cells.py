@@ -2,18 +2,15 @@
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from recap.atomic import write_atomic
-from recap.config import Settings, settings_from_dict
+from recap.config import AnySettings, PeerSettings, Settings
 from recap.errors import InputError
-
-METHODS = ("recap", "nearest")
-# Fitted on the normal images alone: nearest neighbour on the encoder's own tokens.
-NORMAL_ONLY = ("nearest",)
+from recap.peers.methods import has_zero_shot
 
 
 @dataclass(frozen=True)
@@ -23,7 +20,7 @@ class Cell:
     method: str
     dataset: str
     shots: int
-    settings: Settings
+    settings: AnySettings
     draw: int = 0
     """Which support set is drawn; it does not depend on the seed unless asked to."""
     exclude: str = ""
@@ -39,7 +36,10 @@ class Cell:
     def fit_name(self) -> str:
         """The same for cells whose fitted detectors differ in how they score alone."""
         content = self.as_json()
-        del content["exclude"], content["settings"]["memory"]["weight"]
+        del content["exclude"]
+        own = self.settings
+        if isinstance(own, Settings) and not own.training.train_with_memory:
+            del content["settings"]["memory"]["weight"]
         return _digest(content)
 
     def as_json(self) -> dict[str, Any]:
@@ -59,34 +59,33 @@ def _digest(content: dict[str, Any]) -> str:
 
 
 def plan_cells(
-    methods: Sequence[str],
+    settings: Mapping[str, AnySettings],
     datasets: Sequence[str],
     shots: Sequence[int],
     seeds: Sequence[int],
-    settings: Settings,
     draw_by_seed: bool = False,
     exclude: str = "",
 ) -> list[Cell]:
-    """All cells of a grid that make sense, the cheap ones first."""
-    unknown = [name for name in methods if name not in METHODS]
-    if unknown:
-        raise InputError(f"Unknown method '{unknown[0]}'. Choose from: {', '.join(METHODS)}.")
+    """All cells of a grid that make sense, the cheap ones first; settings by method."""
     cells = []
-    for method in methods:
+    for method, own in settings.items():
         for count in sorted(set(shots)):
-            if count == 0 and (method in NORMAL_ONLY or len(datasets) < 2):
+            if count == 0 and (not has_zero_shot(method) or len(datasets) < 2):
                 continue  # nothing to fit on
             for dataset in datasets:
                 for seed in seeds:
-                    own = with_seed(settings, seed)
                     draw = seed if draw_by_seed else 0
-                    cells.append(Cell(method, dataset, count, own, draw, exclude))
+                    cell = Cell(method, dataset, count, with_seed(own, seed), draw, exclude)
+                    cells.append(cell)
     return sorted(cells, key=lambda cell: (cell.shots or 10**6, cell.settings.seed))
 
 
-def with_seed(settings: Settings, seed: int) -> Settings:
+AnySettingsT = TypeVar("AnySettingsT", Settings, PeerSettings, AnySettings)
+
+
+def with_seed(settings: AnySettingsT, seed: int) -> AnySettingsT:
     """The same settings with another seed."""
-    return settings_from_dict({**settings.model_dump(mode="json"), "seed": seed})
+    return type(settings).model_validate({**settings.model_dump(mode="json"), "seed": seed})
 
 
 def result_file(out: Path, cell: Cell) -> Path:

@@ -1,23 +1,43 @@
 """From finished cells to the rows that tables are made of."""
 
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
+from recap.benchmark.experiments import GRID, read_experiment
 from recap.benchmark.table_cells import ResultCell
+from recap.benchmark.tables import Results
+
+
+def collect(out: Path) -> Results:
+    """All finished cells of a folder by the experiment that they belong to."""
+    return Results(
+        runs=experiment_cells(out, GRID),
+        components=experiment_cells(out, "components"),
+        conditioning=experiment_cells(out, "conditioning"),
+        backbones=experiment_cells(out, "backbones"),
+    )
+
+
+def experiment_cells(out: Path, name: str) -> tuple[ResultCell, ...]:
+    """The finished cells of an experiment, each named after its variant."""
+    return tuple(_row(label, result) for label, result in read_experiment(out, name))
 
 
 def result_cells(results: Iterable[dict[str, Any]]) -> list[ResultCell]:
     """Finished cells as table rows. Cells of one method with different settings never mix: two
     results for the same seed are refused by the tables, which name them."""
-    return [
-        ResultCell(
-            method=result["cell"]["method"],
-            dataset=result["cell"]["dataset"],
-            shots=result["cell"]["shots"],
-            seed=result["cell"]["settings"]["seed"],
-            metrics=result["metrics"],
-            backbone=result["cell"]["settings"]["encoder"]["name"],
-            counts=(result["counts"]["abnormal"], result["counts"]["normal"]),
-        )
-        for result in results
-    ]
+    return [_row(result["cell"]["method"], result) for result in results]
+
+
+def _row(label: str, result: dict[str, Any]) -> ResultCell:
+    cell = result["cell"]
+    return ResultCell(
+        method=label,
+        dataset=cell["dataset"],
+        shots=cell["shots"],
+        seed=cell["settings"]["seed"],
+        metrics=result["metrics"],
+        backbone=cell["settings"]["encoder"]["name"],
+        counts=(result["counts"]["abnormal"], result["counts"]["normal"]),
+    )

@@ -9,23 +9,22 @@ from typing import Any
 
 import torch
 
-from recap.benchmark.cells import NORMAL_ONLY, Cell, write_result
+from recap.benchmark.cells import Cell, write_result
 from recap.benchmark.examples import choose_examples, keep_examples, keep_maps, name_of
-from recap.config import Settings
+from recap.config import AnySettings, Settings
 from recap.data import Domain, draw_support
 from recap.data.exclusions import Exclusions
 from recap.data.supports import known_patient
-from recap.encoders.load import load_encoder
 from recap.encoders.memo import TapsMemo
 from recap.encoders.vit import Encoder
 from recap.model.recap import ReCAP
 from recap.model.scorer import Output
 from recap.peers.loading import load
+from recap.peers.methods import encoder_for, fit_sources, fit_support, uses_abnormal
 from recap.scoring.detector import Detector
 from recap.scoring.evaluate import Measured, measure
-from recap.training.fewshot import fit_few_shot
 from recap.training.support import load_support
-from recap.training.zeroshot import fit_zero_shot, leave_one_out
+from recap.training.zeroshot import leave_one_out
 from recap.types import CLASSES, Sample
 
 
@@ -42,8 +41,9 @@ def run_cell(
     of the memory alone.
     """
     target = next(domain for domain in domains if domain.name == cell.dataset)
-    encoder = load_encoder(cell.settings.encoder, cell.settings.seed)
-    encoder.memo = TapsMemo(out / "taps")
+    encoder = encoder_for(cell.settings)
+    if isinstance(encoder, Encoder):
+        encoder.memo = TapsMemo(out / "taps")
     started = time.monotonic()
     work = out / "work" / cell.name
     head = out / "heads" / cell.fit_name
@@ -69,20 +69,21 @@ def run_cell(
 
 
 def _fit(
-    cell: Cell, domains: Sequence[Domain], target: Domain, encoder: Encoder, work: Path
+    cell: Cell, domains: Sequence[Domain], target: Domain, encoder: Any, work: Path
 ) -> Detector:
     work.mkdir(parents=True, exist_ok=True)
     if cell.shots == 0:
         sources = leave_one_out(domains, target.name)
-        return fit_zero_shot(sources, cell.settings, work_dir=work, encoder=encoder)
+        return fit_sources(sources, cell.settings, work_dir=work, encoder=encoder)
     support = draw_support(target, cell.shots, cell.draw)
-    samples = [*support.normal, *(() if cell.method in NORMAL_ONLY else support.abnormal)]
+    samples = [*support.normal, *(support.abnormal if uses_abnormal(cell.method) else ())]
     loaded = load_support(samples, cell.settings.reading)
-    return fit_few_shot(loaded, cell.settings, work_dir=work, encoder=encoder)
+    return fit_support(loaded, cell.settings, domain=target.name, work_dir=work, encoder=encoder)
 
 
-def _with_settings(detector: Detector, settings: Settings) -> Detector:
+def _with_settings(detector: Detector, settings: AnySettings) -> Detector:
     assert isinstance(detector.model, ReCAP)
+    assert isinstance(settings, Settings)
     detector.model.settings = settings
     return Detector(detector.model, detector.card.model_copy(update={"settings": settings}))
 

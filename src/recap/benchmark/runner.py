@@ -1,48 +1,19 @@
 """Running the cells of a benchmark: those without a result, each kept as soon as it is done."""
 
-import traceback
+import json
+import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, wait
-from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 
-from recap.benchmark.cells import Cell, is_done
+from recap.benchmark.cells import Cell, is_done, result_file
+from recap.benchmark.engines import Job, run_here, run_in_processes
+from recap.benchmark.watch import Outcome, Watcher, silent
 from recap.data import Domain
 from recap.data.exclusions import Exclusions
-from recap.data.processes import process_pool
-from recap.errors import RecapError
+from recap.errors import SettingsError
 
-Progress = Callable[[int, int, str], None]
-_DIED = "the process died: out of memory or killed. Run again with fewer --jobs."
-
-
-@dataclass(frozen=True)
-class Job:
-    """A cell with what it needs; goes to another process."""
-
-    cell: Cell
-    domains: tuple[Domain, ...]
-    out: Path
-    exclude: Exclusions | None
-    threads: int
-    share_heads: bool = False
-
-    def run(self) -> str:
-        """Run the cell; returns what went wrong, or nothing."""
-        import torch
-
-        from recap.benchmark.run_cell import run_cell
-
-        torch.set_num_threads(self.threads)
-        try:
-            run_cell(self.cell, self.domains, self.out, self.exclude, self.share_heads)
-        except RecapError as error:
-            return str(error)
-        # A defect in one cell must not cost the others; the trace is what a report needs.
-        except Exception:
-            return traceback.format_exc(limit=-3)
-        return ""
+ENGINES = ("local", "ray")
 
 
 def run_cells(
@@ -53,49 +24,106 @@ def run_cells(
     jobs: int = 1,
     exclude: Exclusions | None = None,
     share_heads: bool = False,
-    progress: Progress = lambda done, total, name: None,
+    watch: Watcher = silent,
+    engine: str = "local",
+    ray_address: str | None = None,
 ) -> dict[str, str]:
-    """Run what is missing, in `jobs` processes; returns the cells that failed and why."""
+    """Run what is missing, `jobs` cells at once; returns the cells that failed and why.
+
+    With `share_heads`, cells that differ in how they score alone share one fit.
+    """
+    run = _engine(engine, jobs, ray_address)
+    present = [_outcome(out, cell) for cell in cells if is_done(out, cell)]
+    there = {outcome.cell.name for outcome in present}
+    missing = [cell for cell in cells if cell.name not in there]
+    todo = _jobs(missing, domains, out, exclude, share_heads, jobs)
+    desk = _Desk(out, watch)
+    watch.planned(cells, present)
+    first, rest = _first_fits(todo) if share_heads else (todo, [])
+    run(first, desk)
+    run(desk.without_failed_fits(rest), desk)
+    return desk.failed
+
+
+def _engine(name: str, jobs: int, address: str | None) -> Callable[[list[Job], "_Desk"], None]:
+    if name not in ENGINES:
+        raise SettingsError(f"--engine {name}: use one of {', '.join(ENGINES)}.")
+    if address is not None and name != "ray":
+        raise SettingsError(f"--ray-address {address}: needs --engine ray.")
+
+    def run(todo: list[Job], desk: _Desk) -> None:
+        if name == "ray":
+            from recap.benchmark.engine_ray import run_on_ray
+
+            run_on_ray(todo, jobs, desk.start, desk.end, address)
+        elif jobs <= 1:
+            run_here(todo, desk.start, desk.end)
+        else:
+            run_in_processes(todo, jobs, desk.start, desk.end)
+
+    return run
+
+
+def _jobs(
+    cells: Sequence[Cell],
+    domains: Sequence[Domain],
+    out: Path,
+    exclude: Exclusions | None,
+    share_heads: bool,
+    workers: int,
+) -> list[Job]:
+    """Each with its share of this machine; the paths hold in processes that stand elsewhere."""
     import torch
 
-    missing = [cell for cell in cells if not is_done(out, cell)]
-    threads = max(1, torch.get_num_threads() // max(jobs, 1))
-    todo = [Job(cell, tuple(domains), out, exclude, threads, share_heads) for cell in missing]
-    finished = len(cells) - len(todo)
-    failed: dict[str, str] = {}
+    threads = max(1, torch.get_num_threads() // max(workers, 1))
+    here = tuple(replace(domain, root=domain.root.absolute()) for domain in domains)
+    folder = out.absolute()
+    return [Job(cell, here, folder, exclude, threads, share_heads) for cell in cells]
 
-    def count(job: Job, problem: str) -> None:
-        nonlocal finished
-        finished += 1
+
+def _first_fits(todo: Sequence[Job]) -> tuple[list[Job], list[Job]]:
+    """Those that fit what others use, and the others: no two processes are to fit the same."""
+    first: dict[str, Job] = {}
+    for job in todo:
+        if not job.head.exists():
+            first.setdefault(job.cell.fit_name, job)
+    fitting = {job.cell.name for job in first.values()}
+    return list(first.values()), [job for job in todo if job.cell.name not in fitting]
+
+
+class _Desk:
+    """Where an engine reports; times the cells and looks whether their results are there."""
+
+    def __init__(self, out: Path, watch: Watcher) -> None:
+        self.failed: dict[str, str] = {}
+        self._out, self._watch = out, watch
+        self._since: dict[str, float] = {}
+        self._failed_fits: dict[str, str] = {}
+
+    def start(self, job: Job) -> None:
+        self._since[job.cell.name] = time.monotonic()
+        self._watch.started(job.cell)
+
+    def end(self, job: Job, problem: str) -> None:
+        cell = job.cell
+        if not problem and not is_done(self._out, cell):
+            problem = f"its result is not in {self._out}. All machines must share this folder."
+        outcome = Outcome(cell, problem=problem) if problem else _outcome(self._out, cell)
         if problem:
-            failed[job.cell.name] = problem
-        progress(finished, len(cells), job.cell.name)
+            self.failed[cell.name] = problem
+            self._failed_fits[cell.fit_name] = problem
+        seconds = time.monotonic() - self._since[cell.name]
+        self._watch.finished(replace(outcome, seconds=seconds))
 
-    progress(finished, len(cells), "")
-    if jobs <= 1:
-        for job in todo:
-            count(job, job.run())
-    else:
-        _in_processes(todo, jobs, count)
-    return failed
+    def without_failed_fits(self, todo: Sequence[Job]) -> list[Job]:
+        """What can still run; the others fail as their fit did."""
+        lost = [job for job in todo if job.cell.fit_name in self._failed_fits]
+        for job in lost:
+            self.start(job)
+            self.end(job, self._failed_fits[job.cell.fit_name])
+        return [job for job in todo if job.cell.name not in self.failed]
 
 
-def _in_processes(todo: list[Job], jobs: int, count: Callable[[Job, str], None]) -> None:
-    waiting = todo[::-1]
-    while waiting:
-        flying: dict[Future[str], Job] = {}
-        pool = process_pool(jobs, __name__)
-        try:
-            while waiting or flying:
-                while waiting and len(flying) < jobs:
-                    job = waiting.pop()
-                    flying[pool.submit(job.run)] = job
-                for future in wait(flying, return_when=FIRST_COMPLETED).done:
-                    problem = future.result()
-                    count(flying.pop(future), problem)
-        except BrokenProcessPool:
-            # Which of them killed it cannot be told; all are failures until the next run.
-            for job in flying.values():
-                count(job, _DIED)
-        finally:
-            pool.shutdown(wait=True, cancel_futures=True)
+def _outcome(out: Path, cell: Cell) -> Outcome:
+    result = json.loads(result_file(out, cell).read_text(encoding="utf-8"))
+    return Outcome(cell, result["metrics"].get("image_auroc"))

@@ -12,6 +12,7 @@ STAGES = {
     "images": "Slices, tiles",
     "check": "Checking",
     "cells": "Cells",
+    "time": "Timing",
     "download": "Downloading",
     "unpack": "Unpacking",
 }

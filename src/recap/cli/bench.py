@@ -5,31 +5,58 @@ from typing import Annotated
 
 import typer
 
-from recap.cli.bars import bars
-from recap.cli.options import Config, Overrides, Preset, settings_from
+from recap.cli.bench_options import (
+    Data,
+    Datasets,
+    DrawBySeed,
+    EncoderName,
+    Exclude,
+    Jobs,
+    Out,
+    Seeds,
+    Shots,
+    choose_domains,
+    grid_settings,
+    tell_failures,
+)
+from recap.cli.bench_speed import speed_command
+from recap.cli.bench_studies import ablate, sweep
+from recap.cli.options import Config, Overrides, Preset
 
 app = typer.Typer(
     no_args_is_help=True, rich_markup_mode=None, help="Run a grid of experiments; print its tables."
 )
 
+app.command()(ablate)
+app.command()(sweep)
+app.command("speed")(speed_command)
+
 
 @app.command()
 def run(
-    data: Annotated[Path, typer.Option(help="A folder of data sets, or one of them.")],
-    out: Annotated[Path, typer.Option(help="Folder for the results; finished cells are skipped.")],
-    methods: Annotated[str, typer.Option(help="recap, nearest; with commas.")] = "recap,nearest",
-    shots: Annotated[str, typer.Option(help="0 is zero-shot, leave-one-out.")] = "0,2,4,8,16",
-    seeds: Annotated[str, typer.Option(help="E.g. 0-4.")] = "0-4",
-    datasets: Annotated[str, typer.Option(help="Only these, with commas.")] = "",
-    encoder: Annotated[str | None, typer.Option(help="A named encoder, folder or hub id.")] = None,
-    draw_by_seed: Annotated[
-        bool, typer.Option("--draw-by-seed", help="Another support set for every seed.")
-    ] = False,
-    exclude: Annotated[
-        Path | None, typer.Option(help="Test images to leave out (`recap data audit`).")
+    data: Data,
+    out: Out,
+    methods: Annotated[
+        str, typer.Option(help="With commas, e.g. recap,nearest,patchcore; or all.")
+    ] = "recap,nearest",
+    shots: Shots = "0,2,4,8,16",
+    seeds: Seeds = "0-4",
+    datasets: Datasets = "",
+    encoder: EncoderName = None,
+    draw_by_seed: DrawBySeed = False,
+    exclude: Exclude = None,
+    jobs: Jobs = 1,
+    engine: Annotated[
+        str, typer.Option(help="local: processes. ray: a cluster whose machines share the folders.")
+    ] = "local",
+    ray_address: Annotated[
+        str | None,
+        typer.Option(help="HOST:PORT of a cluster, or auto; else --jobs workers on this machine."),
     ] = None,
-    jobs: Annotated[int, typer.Option(min=1, help="Cells at once, each in a process.")] = 1,
     preset: Preset = None,
+    peer_preset: Annotated[
+        str, typer.Option(help="Other methods: equal (our size, encoder, epochs) or official.")
+    ] = "equal",
     config: Config = None,
     overrides: Overrides = None,
 ) -> None:
@@ -39,42 +66,37 @@ def run(
     encoded once for all cells. Interrupted, the same command goes on. Exit code 1: cells failed.
     """
     from recap.benchmark.cells import parse_numbers, plan_cells
+    from recap.benchmark.experiments import GRID, register
     from recap.benchmark.runner import run_cells
-    from recap.data import find_domains
+    from recap.cli.bench_live import watching
     from recap.data.exclusions import read_exclusions
-    from recap.errors import InputError
 
-    settings = settings_from(preset, config, overrides, encoder={"name": encoder})
-    domains = find_domains(data)
-    names = [domain.name for domain in domains]
-    chosen = datasets.split(",") if datasets else names
-    unknown = [name for name in chosen if name not in names]
-    if unknown:
-        raise InputError(f"{data}: no data set '{unknown[0]}'. Found: {', '.join(names)}.")
+    settings = grid_settings(methods, preset, peer_preset, config, overrides, encoder)
+    domains, chosen = choose_domains(data, datasets)
     left_out = read_exclusions(exclude) if exclude else None
     cells = plan_cells(
-        methods.split(","),
+        settings,
         chosen,
         parse_numbers(shots),
         parse_numbers(seeds),
-        settings,
         draw_by_seed,
         left_out.sha256 if left_out else "",
     )
-    with bars() as report:
+    names = dict.fromkeys(cell.method for cell in cells)
+    register(out, GRID, {name: [c for c in cells if c.method == name] for name in names})
+    with watching() as watch:
         failed = run_cells(
             cells,
             domains,
             out,
             jobs=jobs,
             exclude=left_out,
-            progress=lambda done, total, name: report("cells", done, total, name),
+            watch=watch,
+            engine=engine,
+            ray_address=ray_address,
         )
     typer.echo(f"{len(cells) - len(failed)} of {len(cells)} cells are done: {out}/cells")
-    for name, reason in failed.items():
-        typer.echo(f"  {name}: {reason}", err=True)
-    if failed:
-        raise typer.Exit(1)
+    tell_failures(failed)
 
 
 @app.command()
@@ -85,13 +107,11 @@ def table(
     """Print the paper's tables: ours beside the published numbers, with what must be said."""
     from typing import get_args
 
-    from recap.benchmark.cells import read_results
-    from recap.benchmark.collect import result_cells
+    from recap.benchmark.collect import collect
     from recap.benchmark.table_render import Format, render
-    from recap.benchmark.tables import Results, paper_tables
+    from recap.benchmark.tables import paper_tables
     from recap.errors import SettingsError
 
     if form not in get_args(Format):
         raise SettingsError(f"--format {form}: use one of {', '.join(get_args(Format))}.")
-    results = Results(runs=tuple(result_cells(read_results(out))))
-    typer.echo(render(paper_tables(results), form))  # type: ignore[arg-type]
+    typer.echo(render(paper_tables(collect(out)), form))  # type: ignore[arg-type]

@@ -1,5 +1,6 @@
 """The model hub: its local cache, whether it can be reached, and single files from it."""
 
+import json
 import os
 import re
 import shutil
@@ -17,6 +18,8 @@ from recap.errors import WeightsError
 CONFIG_FILE = "config.json"
 WEIGHTS_FILE = "model.safetensors"
 PREPROCESSOR_FILE = "preprocessor_config.json"
+TOKENISER_FILES = ("tokenizer.json", "vocab.json", "merges.txt")
+"""Text and JSON, of models with a text tower; either the first, or both others."""
 
 PROBE_TIMEOUT_S = 3.0
 ANSWER_TIMEOUT_S = 10.0
@@ -82,7 +85,8 @@ def download(
         stated = get_hf_file_metadata(url, timeout=ANSWER_TIMEOUT_S, endpoint=endpoint())
         commit = stated.commit_hash or revision
         _fetch(hub_id, CONFIG_FILE, commit, folder)
-        _fetch_if_there(hub_id, PREPROCESSOR_FILE, commit, folder)
+        for file in (PREPROCESSOR_FILE, *_files_for_text(folder)):
+            _fetch_if_there(hub_id, file, commit, folder)
         progress(f"{hub_id}: {WEIGHTS_FILE}, {(stated.size or 0) / 1e6:.0f} MB")
         _fetch(hub_id, WEIGHTS_FILE, commit, folder)
     except errors.EntryNotFoundError as error:
@@ -116,12 +120,25 @@ def _fetch_if_there(hub_id: str, file: str, revision: str | None, folder: Path) 
         return
 
 
-def how_to_convert(hub_id: str, name: str) -> str:
+def _files_for_text(folder: Path) -> tuple[str, ...]:
+    """What a model with a text tower needs beside its weights, by its configuration."""
+    try:
+        config = json.loads((folder / CONFIG_FILE).read_text(encoding="utf-8"))
+    except ValueError:  # damaged: said when the folder is taken into the cache
+        return ()
+    return TOKENISER_FILES if isinstance(config, dict) and "text_config" in config else ()
+
+
+def how_to_convert(hub_id: str, name: str, has_text: bool = False) -> str:
     """What to do about a model that the hub has only as a pickle."""
+    parts = ("AutoModel", "AutoTokenizer") if has_text else ("AutoModel",)
+    saves = "; ".join(
+        f"t.{p}.from_pretrained('{hub_id}').save_pretrained('encoder')" for p in parts
+    )
     return (
         "convert it once, on any machine that can reach the hub, with "
-        f"`python -c \"from transformers import AutoModel as M; M.from_pretrained('{hub_id}')"
-        f".save_pretrained('encoder')\"`, then run `recap weights add encoder --name {name}`."
+        f'`python -c "import transformers as t; {saves}"`, '
+        f"then run `recap weights add encoder --name {name}`."
     )
 
 

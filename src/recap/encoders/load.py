@@ -54,7 +54,7 @@ def _random_model(name: str, seed: int) -> tuple[Any, tuple[Triple, Triple]]:
 
     entry = find(name)
     config = dict(entry.config, model_type=entry.model_type) if entry else _read_config(Path(name))
-    with torch.random.fork_rng(), _quiet_transformers():
+    with torch.random.fork_rng(), quiet_transformers():
         torch.manual_seed(seed)
         model = _class_of(config)(_vision_config(config))
     return model, (entry.mean, entry.std) if entry else _normalisation(Path(name), config)
@@ -64,7 +64,7 @@ def _saved_model(folder: Path, name: str) -> tuple[Any, tuple[Triple, Triple]]:
     import torch
 
     config = _read_config(folder)
-    with _quiet_transformers():
+    with quiet_transformers():
         model, report = _class_of(config).from_pretrained(
             folder,
             config=_vision_config(config),
@@ -136,7 +136,7 @@ def _normalisation(folder: Path, config: dict[str, Any]) -> tuple[Triple, Triple
 
 
 @contextlib.contextmanager
-def _quiet_transformers() -> Iterator[None]:
+def quiet_transformers() -> Iterator[None]:
     """Text-tower keys that a vision tower does not use are expected, not worth a warning."""
     from transformers.utils import logging
 

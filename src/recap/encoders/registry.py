@@ -40,6 +40,8 @@ class EncoderEntry:
     licence: str
     note: str = ""
     pickle_only: bool = False
+    text_config: dict[str, Any] | None = None
+    """Of the text tower that the same checkpoint holds, if it does."""
 
 
 def _dinov2(
@@ -80,9 +82,10 @@ def _clip(
     image_px: int,
     patch_px: int,
     projection: int,
+    text_heads: int,
     revision: str,
 ) -> EncoderEntry:
-    """The vision tower of one of OpenAI's CLIP models."""
+    """The vision tower of one of OpenAI's CLIP models, and the text tower that belongs to it."""
     config = {
         "hidden_size": width,
         "intermediate_size": 4 * width,
@@ -90,6 +93,15 @@ def _clip(
         "num_attention_heads": heads,
         "image_size": image_px,
         "patch_size": patch_px,
+        "projection_dim": projection,
+    }
+    text_config = {
+        "hidden_size": projection,  # so in all of OpenAI's models
+        "intermediate_size": 4 * projection,
+        "num_hidden_layers": 12,
+        "num_attention_heads": text_heads,
+        "max_position_embeddings": 77,
+        "vocab_size": 49408,
         "projection_dim": projection,
     }
     return EncoderEntry(
@@ -103,6 +115,7 @@ def _clip(
         licence="MIT",
         note="on the hub only as a pickle: convert once",
         pickle_only=True,
+        text_config=text_config,
     )
 
 
@@ -141,6 +154,7 @@ _ENTRIES = (
         image_px=224,
         patch_px=16,
         projection=512,
+        text_heads=8,
         revision="57c216476eefef5ab752ec549e440a49ae4ae5f3",
     ),
     _clip(
@@ -152,6 +166,7 @@ _ENTRIES = (
         image_px=336,
         patch_px=14,
         projection=768,
+        text_heads=12,
         revision="ce19dc912ca5cd21c8a653c79e251e808ccabcd1",
     ),
     _dinov2(

@@ -28,6 +28,8 @@ class Family:
     """Tokens before the patches: class token and registers, from the configuration."""
     positions: str | None
     """Attribute of `model.embeddings` with the learned position table, if there is one."""
+    final_norm: str
+    """Attribute of the model with the normalisation after the last block."""
 
 
 def _embed_clip(model: Any, pixels: Tensor, interpolate: bool) -> Tensor:
@@ -57,31 +59,32 @@ def _embed_siglip2(model: Any, pixels: Tensor, interpolate: bool) -> Tensor:
 FAMILIES: dict[str, Family] = {
     "clip_vision_model": Family(
         "CLIPVisionModel", "CLIPVisionConfig", _embed_clip,
-        lambda m: m.encoder.layers, lambda c: 1, "position_embedding",
+        lambda m: m.encoder.layers, lambda c: 1, "position_embedding", "post_layernorm",
     ),
     "dinov2": Family(
         "Dinov2Model", "Dinov2Config", _embed_plain,
-        lambda m: m.encoder.layer, lambda c: 1, "position_embeddings",
+        lambda m: m.encoder.layer, lambda c: 1, "position_embeddings", "layernorm",
     ),
     "dinov2_with_registers": Family(
         "Dinov2WithRegistersModel", "Dinov2WithRegistersConfig", _embed_plain,
         lambda m: m.encoder.layer, lambda c: 1 + c.num_register_tokens, "position_embeddings",
+        "layernorm",
     ),
     "dinov3_vit": Family(
         "DINOv3ViTModel", "DINOv3ViTConfig", _embed_plain,
-        lambda m: m.model.layer, lambda c: 1 + c.num_register_tokens, None,
+        lambda m: m.model.layer, lambda c: 1 + c.num_register_tokens, None, "norm",
     ),
     "siglip_vision_model": Family(
         "SiglipVisionModel", "SiglipVisionConfig", _embed_interpolating,
-        lambda m: m.encoder.layers, lambda c: 0, "position_embedding",
+        lambda m: m.encoder.layers, lambda c: 0, "position_embedding", "post_layernorm",
     ),
     "siglip2_vision_model": Family(
         "Siglip2VisionModel", "Siglip2VisionConfig", _embed_siglip2,
-        lambda m: m.encoder.layers, lambda c: 0, None,
+        lambda m: m.encoder.layers, lambda c: 0, None, "post_layernorm",
     ),
     "vit": Family(
         "ViTModel", "ViTConfig", _embed_interpolating,
-        lambda m: m.layers, lambda c: 1, "position_embeddings",
+        lambda m: m.layers, lambda c: 1, "position_embeddings", "layernorm",
     ),
 }  # fmt: skip
 
@@ -150,6 +153,21 @@ class Encoder(nn.Module):
         """Drop class and register tokens: (B, T, width) -> (B, R, width)."""
         return tokens[:, self.prefix_tokens :]
 
+    @property
+    def final_norm(self) -> nn.Module:
+        """The frozen normalisation after the last block, which `run` leaves out."""
+        return getattr(self.model, self.family.final_norm)
+
+    def as_class_tokens(self, tokens: Tensor) -> Tensor:
+        """Tokens (N, width) as the first block sees them in the place of the class token.
+
+        They get its position, where it has one, and whatever embedding ends with.
+        """
+        if self.prefix_tokens and self.family.positions:
+            tokens = tokens + position_table(self.model, self.family)[0]
+        norm = getattr(self.model, "pre_layrnorm", None)
+        return tokens if norm is None else norm(tokens)
+
     def taps(self, pixels: Tensor) -> Tensor:
         """Patch tokens after every tapped layer of the untouched encoder: (B, L, R, width)."""
         return self.compute_taps(pixels) if self.memo is None else self.memo.taps(self, pixels)
@@ -186,12 +204,21 @@ def check_layers(layers: tuple[int, ...], depth: int) -> None:
         )
 
 
+def position_table(model: Any, family: Family) -> Tensor:
+    """The learned positions of the class token, if there is one, and of the grid: (1 + g², width).
+
+    Registers carry none.
+    """
+    holder = getattr(model.embeddings, str(family.positions))
+    return holder.weight if isinstance(holder, nn.Embedding) else holder[0]
+
+
 @torch.no_grad()
 def resample_positions(model: Any, family: Family, grid: int, input_px: int) -> None:
     """Resize the learned position grid once, bicubic with antialias, to the input's grid."""
     embeddings = model.embeddings
     holder = getattr(embeddings, str(family.positions))
-    table = holder.weight if isinstance(holder, nn.Embedding) else holder[0]  # (prefix + g², width)
+    table = position_table(model, family)
     # Registers carry no position, so at most the class token stands before the grid.
     class_rows = min(1, family.prefix_tokens(model.config))
     side = round((len(table) - class_rows) ** 0.5)

@@ -12,7 +12,12 @@ from typing import Literal
 
 from recap.encoders import cache, header, hub, ledger
 from recap.encoders.cache import LEDGER_FILE, WrongDigestError, cache_dir
-from recap.encoders.hub import CONFIG_FILE, PREPROCESSOR_FILE, WEIGHTS_FILE
+from recap.encoders.hub import (
+    CONFIG_FILE,
+    PREPROCESSOR_FILE,
+    TOKENISER_FILES,
+    WEIGHTS_FILE,
+)
 from recap.encoders.registry import ENCODERS, EncoderEntry, find, unknown_encoder
 from recap.errors import RecapError, WeightsError
 from recap.fetch import fetch_wheel, sha256_of
@@ -133,7 +138,7 @@ def add(path: Path, name: str | None = None) -> EncoderFiles:
             f"({', '.join(ENCODERS)}), or the folder that holds its {CONFIG_FILE}."
         )
     with cache.replacing(cache.folder_of(name)) as fresh:
-        for file in (CONFIG_FILE, PREPROCESSOR_FILE):
+        for file in (CONFIG_FILE, PREPROCESSOR_FILE, *TOKENISER_FILES):
             if path.is_dir() and (path / file).is_file():
                 shutil.copyfile(path / file, fresh / file)
         copied = Path(shutil.copyfile(weights, fresh / WEIGHTS_FILE))
@@ -259,7 +264,9 @@ def _missing(name: str) -> WeightsError:
 def _by_hand(name: str, entry: EncoderEntry | None) -> str:
     hub_id = entry.hub_id if entry else name
     if entry is not None and entry.pickle_only:
-        return f"Without a network: {hub.how_to_convert(hub_id, name)}"
+        return (
+            f"Without a network: {hub.how_to_convert(hub_id, name, entry.text_config is not None)}"
+        )
     digest = f" (sha256 {entry.sha256})" if entry and entry.sha256 else ""
     files = WEIGHTS_FILE if entry else f"{CONFIG_FILE} and {WEIGHTS_FILE}"
     what = "FILE" if entry else "FOLDER"

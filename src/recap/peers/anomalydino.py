@@ -4,11 +4,9 @@ A memory of all patches of the normal images and of their rotations. Nothing is 
 abnormal images are not used. Background patches may be left out of what is scored.
 """
 
-import math
 from typing import Annotated, Any, Literal
 
 import torch
-import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
@@ -21,7 +19,8 @@ from recap.peers.anomalydino_mask import foreground, shows_an_object
 from recap.peers.fitting import Fitted, Job
 from recap.peers.held_out import held_out_scale, only_normal
 from recap.peers.images import LabelledImages
-from recap.peers.layer_tokens import checked_layers, final_norm, layer_tokens
+from recap.peers.layer_tokens import checked_layers, layer_tokens
+from recap.peers.rotation import rotate
 from recap.peers.smoothing import gaussian_smooth
 
 STATEMENT = (
@@ -67,7 +66,7 @@ class AnomalyDINO(Scorer):
 
     def prefix(self, pixels: Tensor) -> Tensor:
         """Tokens after one block and the encoder's last norm: (B, 3, S, S) -> (B, R, width)."""
-        return final_norm(self.encoder)(layer_tokens(self.encoder, pixels, self.layers)[:, 0])
+        return self.encoder.final_norm(layer_tokens(self.encoder, pixels, self.layers)[:, 0])
 
     def distances(self, tokens: Tensor, memory: Tensor) -> Tensor:
         """Cosine distance of each patch to the memory, nought in the background: (B, R)."""
@@ -130,16 +129,3 @@ def masking_makes_sense(model: AnomalyDINO, tokens: Tensor) -> bool:
     if model.encoder.family.model_class not in MASKED_FAMILIES:
         return False
     return shows_an_object(tokens, options.mask_threshold)
-
-
-def rotate(pixels: Tensor, degrees: float) -> Tensor:
-    """Turn an image (3, S, S) counter-clockwise about its middle; what lies outside is mirrored."""
-    if degrees % 90 == 0:
-        return torch.rot90(pixels, round(degrees / 90), (-2, -1))
-    cos, sin = math.cos(math.radians(degrees)), math.sin(math.radians(degrees))
-    # Output to input positions, x to the right and y down.
-    matrix = pixels.new_tensor([[[cos, -sin, 0.0], [sin, cos, 0.0]]])
-    grid = F.affine_grid(matrix, [1, *pixels.shape], align_corners=False)
-    return F.grid_sample(
-        pixels[None], grid, mode="bilinear", padding_mode="reflection", align_corners=False
-    )[0]

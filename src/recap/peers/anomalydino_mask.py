@@ -27,7 +27,7 @@ def foreground(tokens: Tensor, threshold: float) -> Tensor:
 
 
 def first_component(tokens: Tensor) -> Tensor:
-    """Coordinates of the rows along their first principal component, up to its sign: (R, C) -> (R,).
+    """Coordinates of rows along their first principal component, of either sign: (R, C) -> (R,).
 
     From the smaller of the two matrices of products; the exact one, so that nothing is random.
     """

@@ -3,20 +3,16 @@
 from collections.abc import Sequence
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from recap.encoders.vit import Encoder
 from recap.errors import SettingsError
 
-FINAL_NORMS = ("layernorm", "post_layernorm", "norm")
-"""What the families call the norm after their last block."""
-
 
 def checked_layers(layers: Sequence[int], encoder: Encoder) -> tuple[int, ...]:
     """The same layers, unless they do not exist or do not ascend."""
-    if list(layers) == sorted(set(layers)) and layers and 1 <= layers[0] <= layers[-1]:
-        if layers[-1] <= encoder.depth:
-            return tuple(layers)
+    if list(layers) == sorted({*layers} & {*range(1, encoder.depth + 1)}) and layers:
+        return tuple(layers)
     raise SettingsError(
         f"options.layers = {list(layers)}: {encoder.name} has blocks 1 to {encoder.depth}; "
         "give some of them in ascending order."
@@ -32,10 +28,3 @@ def layer_tokens(encoder: Encoder, pixels: Tensor, layers: Sequence[int]) -> Ten
         tokens, done = encoder.run(tokens, done, layer), layer
         found.append(encoder.patches(tokens))
     return torch.stack(found, dim=1)
-
-
-def final_norm(encoder: Encoder) -> nn.Module:
-    """The encoder's own norm after the last block."""
-    return next(
-        getattr(encoder.model, name) for name in FINAL_NORMS if hasattr(encoder.model, name)
-    )

@@ -64,7 +64,7 @@ class Options(Section):
     """Of every support image; zero-shot fits make none."""
     causal: bool = True
     """Text tokens see what precedes them, as CLIP was trained; the published code lets all see
-    all, which makes a step several times as long."""
+    all, and then all 77 have to be computed, not just those up to the end of the prompts."""
 
 
 class MadAdapter(nn.Module):

@@ -58,6 +58,16 @@ def has_zero_shot(method: str) -> bool:
     return PEERS[method].zero_shot != "no" if method in PEERS else method != "nearest"
 
 
+def encoder_for(settings: AnySettings) -> Any:
+    """The encoder that a method runs on: one of ours, or its own backbone."""
+    from recap.encoders.load import load_encoder
+    from recap.peers.fitting import encoder_of
+
+    if isinstance(settings, PeerSettings):
+        return encoder_of(PEERS[settings.method], settings.encoder, settings.seed)
+    return load_encoder(settings.encoder, settings.seed)
+
+
 def fit_support(
     support: "Sequence[SupportImage]", settings: AnySettings, *, domain: str = "", **where: Any
 ) -> "Detector":

@@ -84,4 +84,4 @@ def _step(
     if clip is not None:
         clip_grad_norm_(*clip)
     optimiser.step()
-    return float(value)
+    return float(value.detach())

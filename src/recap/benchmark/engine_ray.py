@@ -1,0 +1,133 @@
+"""Cells as tasks of a Ray cluster: one on this machine, or one that is there already."""
+
+import logging
+import os
+import socket
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from math import ceil
+from pathlib import Path
+from typing import Any
+
+from recap.benchmark.engines import DIED, End, Job, Start
+from recap.errors import InputError, RecapError
+from recap.extras import require
+
+# Paths and numbers travel, images do not; Ray would reserve a third of the memory.
+_STORE_BYTES = 100 * 1024**2
+_ANSWER_S = 10
+
+
+def run_on_ray(
+    todo: Sequence[Job], workers: int, start: Start, end: End, address: str | None = None
+) -> None:
+    """Run `workers` cells at once on a cluster; those whose worker died, again alone.
+
+    Results are written by the workers, so data and results must lie in folders that all machines
+    share, under the same path. Without an address, a cluster of this machine lives for this run.
+    """
+    if not todo:
+        return
+    todo[0].out.mkdir(parents=True, exist_ok=True)
+    ray = _connect(address, workers * todo[0].threads)
+    try:
+        share = _share(ray, workers)
+        for job in _run_all(ray, todo, share, start, end):
+            if _run_all(ray, [job], replace(share, slots=1), start, end):
+                end(job, DIED)
+    finally:
+        ray.shutdown()
+
+
+def _connect(address: str | None, processors: int) -> Any:
+    # Read when Ray is imported: the machines' facts are nobody's business.
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    ray = require("ray", "ray")
+    options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
+    if address is None:
+        options |= {"num_cpus": processors, "include_dashboard": False}
+        options |= {"address": "local", "object_store_memory": _STORE_BYTES}
+    else:
+        _check_address(address)
+        options["address"] = address
+    try:
+        ray.init(**options)
+    # Ray raises plain exceptions too, as when a node does not start in time.
+    except Exception as error:
+        reason = str(error).strip().splitlines()[0]
+        raise RecapError(
+            f"Ray did not start: {reason} Run again, or with --engine local."
+        ) from error
+    return ray
+
+
+def _check_address(address: str) -> None:
+    """Fail at once where nothing answers; Ray itself would go on trying for minutes."""
+    host, _, port = address.rpartition(":")
+    if address == "auto":
+        return
+    try:
+        socket.create_connection((host, int(port)), timeout=_ANSWER_S).close()
+    except (OSError, ValueError, OverflowError) as error:
+        raise InputError(
+            f"--ray-address {address}: no Ray cluster answers ({error}). Give HOST:PORT of its "
+            "head, or leave the option out for a cluster on this machine."
+        ) from error
+
+
+@dataclass(frozen=True)
+class Share:
+    """What a cell gets of the cluster, and how many cells that leaves room for."""
+
+    threads: int
+    gpus: float
+    slots: int
+
+
+def _share(ray: Any, workers: int) -> Share:
+    """The most threads with which that many cells find room; a cell stays on one machine."""
+    machines = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    processors = [int(machine.get("CPU", 0)) for machine in machines]
+
+    def room(threads: int) -> int:
+        return sum(count // threads for count in processors)
+
+    sizes = range(1, max(processors, default=0) + 1)
+    threads = max((size for size in sizes if room(size) >= workers), default=1)
+    gpus = sum(machine.get("GPU", 0) for machine in machines)
+    # Ray hides the GPUs from tasks that ask for none.
+    part = 1 / ceil(workers / gpus) if gpus else 0
+    return Share(threads, part, max(1, min(workers, room(threads))))
+
+
+def _run_all(ray: Any, todo: Sequence[Job], share: Share, start: Start, end: End) -> list[Job]:
+    """Run all; returns those whose worker died."""
+    task = ray.remote(num_cpus=share.threads, num_gpus=share.gpus, max_retries=0)(_run)
+    waiting, broken = list(todo[::-1]), []
+    flying: dict[Any, Job] = {}
+    while waiting or flying:
+        while waiting and len(flying) < share.slots:
+            job = replace(waiting.pop(), threads=share.threads)
+            flying[task.remote(job, Path.cwd())] = job
+            start(job)
+        for reference in ray.wait(list(flying))[0]:
+            job = flying.pop(reference)
+            try:
+                end(job, ray.get(reference))
+            except ray.exceptions.RayTaskError as error:
+                end(job, str(error).strip().splitlines()[-1])
+            except ray.exceptions.RayError:
+                broken.append(job)
+    return broken
+
+
+def _run(job: Job, folder: Path) -> str:
+    """Runs on the cluster. Settings may name an encoder by a path from the folder of the caller."""
+    with suppress(OSError):
+        os.chdir(folder)
+    if not job.out.is_dir():
+        return (
+            f"{job.out}: not there on {os.uname().nodename}. All machines must share this folder."
+        )
+    return job.run()

@@ -1,0 +1,117 @@
+"""Experiments: named views on the cells of a folder. A cell that several of them show runs once.
+
+    OUT/experiments/conditioning.json:
+    {"experiment": "conditioning", "variants": {"gated": ["recap/Brain/4-shot/seed-0-…", …], …}}
+
+A study also keeps its `base`, which is all that its variants have in common.
+"""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from recap.atomic import write_atomic
+from recap.benchmark.cells import Cell, read_results
+from recap.config import settings_from_dict
+from recap.errors import InputError
+
+GRID = "grid"
+FOLDER = "experiments"
+
+
+def experiment_file(out: Path, name: str) -> Path:
+    """Where the definition of an experiment is kept."""
+    return out / FOLDER / f"{name}.json"
+
+
+def register(
+    out: Path,
+    name: str,
+    variants: Mapping[str, Sequence[Cell]],
+    base: Mapping[str, Any] | None = None,
+) -> None:
+    """Add cells to an experiment, each under the label of its variant.
+
+    Cells of another `base` are refused: their numbers could not be compared.
+    """
+    _adopt(out)
+    content = definition(out, name) or {"experiment": name, "variants": {}}
+    if base is not None:
+        _refuse_other_base(experiment_file(out, name), content.setdefault("base", base), base)
+    for label, cells in variants.items():
+        known = content["variants"].get(label, [])
+        content["variants"][label] = list(dict.fromkeys([*known, *(c.name for c in cells)]))
+    _write(out, name, content)
+
+
+def definition(out: Path, name: str) -> dict[str, Any] | None:
+    """What an experiment consists of; none if it was never begun."""
+    file = experiment_file(out, name)
+    return _read(file) if file.exists() else None
+
+
+def read_experiment(out: Path, name: str) -> list[tuple[str, dict[str, Any]]]:
+    """The finished cells of an experiment with their labels.
+
+    Folders from before there were experiments are one grid.
+    """
+    content = definition(out, name)
+    if content is None:
+        if name != GRID or (out / FOLDER).is_dir():
+            return []
+        return [(result["cell"]["method"], result) for result in read_results(out)]
+    files = [
+        (label, out / "cells" / f"{cell}.json")
+        for label, cells in content["variants"].items()
+        for cell in cells
+    ]
+    return [(label, _read(file)) for label, file in files if file.exists()]
+
+
+def _adopt(out: Path) -> None:
+    """Note what an older folder holds as its grid, before other cells come to stand beside it."""
+    cells = out / "cells"
+    if (out / FOLDER).is_dir() or not cells.is_dir():
+        return
+    variants: dict[str, list[str]] = {}
+    for file in sorted(cells.rglob("*.json")):
+        place = file.relative_to(cells).with_suffix("")
+        variants.setdefault(place.parts[0], []).append(place.as_posix())
+    _write(out, GRID, {"experiment": GRID, "variants": variants})
+
+
+def _write(out: Path, name: str, content: dict[str, Any]) -> None:
+    write_atomic(experiment_file(out, name), json.dumps(content, indent=1) + "\n")
+
+
+def _read(file: Path) -> dict[str, Any]:
+    try:
+        content: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InputError(f"{file}: is damaged ({error}). Remove it and run again.") from error
+    return content
+
+
+def _refuse_other_base(file: Path, kept: Mapping[str, Any], given: Mapping[str, Any]) -> None:
+    old, new = dict(_flat(_whole(kept))), dict(_flat(_whole(given)))
+    other = next((key for key in new if old.get(key) != new[key]), None)
+    if other is not None:
+        raise InputError(
+            f"{file}: was begun with {other} = {old.get(other)!r}, not {new[other]!r}. Choose "
+            "another --out, or move this file away to begin anew (finished cells are kept)."
+        )
+
+
+def _whole(base: Mapping[str, Any]) -> dict[str, Any]:
+    """The base with the defaults of settings that are newer than its file."""
+    return {**base, "settings": settings_from_dict(base["settings"]).model_dump(mode="json")}
+
+
+def _flat(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in tree.items():
+        if isinstance(value, Mapping):
+            # Users write training.epochs, not settings.training.epochs.
+            yield from _flat(value, prefix if key == "settings" else f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value

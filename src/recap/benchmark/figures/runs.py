@@ -1,0 +1,120 @@
+"""Finished cells as the figures need them: arrays instead of rows."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+import numpy as np
+
+from recap.benchmark.experiments import FOLDER, GRID, definition
+from recap.errors import InputError
+from recap.types import BoolArray, FloatArray
+
+
+@dataclass(frozen=True)
+class Run:
+    """One finished cell: what was run, and each test image's score and drift."""
+
+    file: Path
+    cell: Mapping[str, Any]
+    metrics: Mapping[str, float | None]
+    scores: FloatArray  # (N,)
+    abnormal: BoolArray  # (N,)
+    drift: FloatArray | None  # (N, branch, prototype), the mean over layers
+    layer_drift: Mapping[str, FloatArray] | None
+    """Under "normal", "abnormal" (images) and "bound": (branch, layer, prototype)."""
+    seconds: Mapping[str, float]
+    versions: Mapping[str, str]
+
+    @property
+    def method(self) -> str:
+        """The method's short name."""
+        return str(self.cell["method"])
+
+    @property
+    def dataset(self) -> str:
+        """The folder's name."""
+        return str(self.cell["dataset"])
+
+    @property
+    def shots(self) -> int:
+        """Support images of each class; 0 is zero-shot."""
+        return int(self.cell["shots"])
+
+    @property
+    def seed(self) -> int:
+        """The seed of the settings."""
+        return int(self.cell["settings"]["seed"])
+
+
+def read_run(file: Path) -> Run:
+    """Read a finished cell."""
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+        return _run(file, content)
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise InputError(f"{file}: is damaged ({error}). Remove it and run again.") from error
+
+
+def _run(file: Path, content: Mapping[str, Any]) -> Run:
+    rows = content["images"]
+    moved = [row["drift"] for row in rows]
+    layers = content["drift"]
+    known = layers["bound"] is not None and None not in moved
+    return Run(
+        file=file,
+        cell=content["cell"],
+        metrics=content["metrics"],
+        scores=np.array([row["score"] for row in rows], np.float32),
+        abnormal=np.array([row["abnormal"] for row in rows], bool),
+        drift=np.array(moved, np.float32) if known else None,
+        layer_drift={k: np.array(v, np.float32) for k, v in layers.items()} if known else None,
+        seconds=content.get("seconds", {}),
+        versions=content.get("versions", {}),
+    )
+
+
+def auroc_text(runs: Sequence[Run]) -> str:
+    """The image AUROC over seeds, in percent as in the tables."""
+    values = [v for run in runs if (v := run.metrics.get("image_auroc")) is not None]
+    if not values:
+        return "AUROC –"
+    spread = f" ± {100 * stdev(values):.1f}" if len(values) > 1 else ""
+    return f"AUROC {100 * fmean(values):.1f}{spread} %"
+
+
+def read_runs(out: Path) -> list[Run]:
+    """The finished cells of the main grid; none where there are studies only."""
+    if not (out / "cells").is_dir():
+        raise InputError(f"{out}: no results here. Make some with `recap bench run --out {out}`.")
+    runs = [run for own in read_variants(out, GRID).values() for run in own]
+    seen: dict[tuple[str, str, int, int], Run] = {}
+    for run in runs:
+        twin = seen.setdefault((run.method, run.dataset, run.shots, run.seed), run)
+        if twin is not run:
+            raise InputError(
+                f"{twin.file} and {run.file} are the same run with other settings; a figure cannot "
+                "mix them. Move one of them elsewhere."
+            )
+    return runs
+
+
+def read_variants(out: Path, experiment: str) -> dict[str, list[Run]]:
+    """The finished cells of an experiment by variant; a grid's variants are its methods."""
+    content = definition(out, experiment)
+    cells = out / "cells"
+    if content is not None:
+        named = {
+            label: [cells / f"{name}.json" for name in names]
+            for label, names in content["variants"].items()
+        }
+    elif experiment == GRID and not (out / FOLDER).is_dir():
+        named = {"": sorted(cells.rglob("*.json"))}  # from before there were experiments
+    else:
+        return {}
+    return {
+        label: [read_run(file) for file in files if file.exists()] for label, files in named.items()
+    }

@@ -1,0 +1,177 @@
+"""Parameters and latency of methods, as ratios to the bare encoder in the same run."""
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from statistics import fmean, median, quantiles, stdev
+from typing import Any, NamedTuple
+
+import torch
+
+from recap.benchmark.interleaved import Lap, time_rounds
+from recap.benchmark.speed_table import Circumstances, SpeedRow
+from recap.benchmark.timed import TIMED, added_parameters, can_run, run_bare, timed_model
+from recap.config import Settings, settings_from_dict
+from recap.encoders.load import load_encoder
+from recap.encoders.vit import Encoder
+from recap.errors import InputError
+from recap.training.devices import choose_device
+from recap.training.progress import Progress, silent
+
+
+class Contender(NamedTuple):
+    """One model that takes its turn."""
+
+    method: str
+    shots: int
+
+
+Laps = dict[Contender | None, list[Lap]]
+"""Round by round; None is the bare encoder."""
+
+
+def measure_speed(
+    methods: Sequence[str],
+    shots: Sequence[int],
+    sizes_px: Sequence[int],
+    settings: Settings,
+    *,
+    runs: int = 100,
+    warmup: int = 20,
+    threads: int | None = None,
+    device: str = "auto",
+    progress: Progress = silent,
+) -> list[SpeedRow]:
+    """Time every method at every number of shots and input size that it can do, image by image.
+
+    Timed is what turns pixels at the input size into score and map; reading and resizing are not.
+    """
+    contenders = plan_contenders(methods, shots)
+    plans = [_at_size(settings, size) for size in sizes_px]
+    done, total = itertools.count(1), (runs + warmup) * len(plans)
+
+    def round_is_done() -> None:
+        progress("time", next(done), total, "")
+
+    with _threads(threads):
+        return [
+            row
+            for plan in plans
+            for row in _rows_at_size(
+                contenders, plan, choose_device(device), runs, warmup, round_is_done
+            )
+        ]
+
+
+def plan_contenders(methods: Sequence[str], shots: Sequence[int]) -> list[Contender]:
+    """The combinations that make sense; "all" stands for every method."""
+    names = list(TIMED) if "all" in methods else list(dict.fromkeys(methods))
+    pairs = [Contender(name, k) for k in sorted(set(shots)) for name in names]
+    found = [pair for pair in pairs if can_run(*pair)]
+    if not found:
+        given = ", ".join(map(str, shots))
+        raise InputError(
+            f"{', '.join(names)}: nothing to time at {given} shots. Give other --shots, such as 4."
+        )
+    return found
+
+
+def _rows_at_size(
+    contenders: Sequence[Contender],
+    settings: Settings,
+    device: torch.device,
+    runs: int,
+    warmup: int,
+    after_round: Callable[[], None],
+) -> list[SpeedRow]:
+    # One encoder serves all models of a size, so that a large one is in memory once.
+    encoder = load_encoder(settings.encoder, settings.seed).to(device)
+    models = {one: timed_model(one.method, encoder, settings, one.shots) for one in contenders}
+    shape, seeded = (1, 3, encoder.input_px, encoder.input_px), torch.Generator().manual_seed(0)
+    pixels = torch.rand(shape, generator=seeded).to(device)
+    bare = _until_done(partial(run_bare, encoder, pixels), device)
+    calls: dict[Contender | None, Callable[[], object]] = {None: bare}
+    for one, model in models.items():
+        calls[one] = _until_done(partial(model.to(device), pixels), device)
+    with torch.inference_mode():
+        laps = time_rounds(calls, runs, warmup, after_round)
+    shared = _circumstances(encoder, settings, device, laps[None], warmup)
+    return [
+        _row(one, added_parameters(model, encoder), laps, shared) for one, model in models.items()
+    ]
+
+
+def _until_done(call: Callable[[], Any], device: torch.device) -> Callable[[], object]:
+    """A GPU goes on working after the call returns."""
+    if device.type != "cuda":
+        return call
+
+    def wait() -> None:
+        call()
+        torch.cuda.synchronize(device)
+
+    return wait
+
+
+def _circumstances(
+    encoder: Encoder,
+    settings: Settings,
+    device: torch.device,
+    bare: Sequence[Lap],
+    warmup: int,
+) -> Circumstances:
+    times = [lap.wall_ms for lap in bare]
+    return {
+        "input_px": encoder.input_px,
+        "encoder": encoder.name,
+        "encoder_params": sum(parameter.numel() for parameter in encoder.parameters()),
+        "encoder_ms_mean": fmean(times),
+        "encoder_ms_std": stdev(times),
+        "encoder_ms_median": median(times),
+        "device": str(device),
+        "threads": torch.get_num_threads(),
+        "torch_version": torch.__version__,
+        "runs": len(bare),
+        "warmup": warmup,
+        "settings": settings.model_dump(mode="json"),
+    }
+
+
+def _row(one: Contender, params: int, laps: Laps, shared: Circumstances) -> SpeedRow:
+    own = [lap.wall_ms for lap in laps[one]]
+    rounds = list(zip(laps[one], laps[None], strict=True))
+    ratios = [mine.wall_ms / bare.wall_ms for mine, bare in rounds]
+    low, middle, high = quantiles(ratios, n=4, method="inclusive")
+    cpu = None
+    # Some systems count processor time in ticks, longer than a small encoder takes.
+    if shared["device"] == "cpu" and all(bare.cpu_ms > 0 for _, bare in rounds):
+        cpu = median(mine.cpu_ms / bare.cpu_ms for mine, bare in rounds)
+    return {
+        "method": one.method,
+        "shots": one.shots,
+        "params": params,
+        "latency_ms_mean": fmean(own),
+        "latency_ms_std": stdev(own),
+        "latency_ms_median": median(own),
+        "ratio_to_encoder": middle,
+        "ratio_quartiles": (low, high),
+        "cpu_ratio_to_encoder": cpu,
+        **shared,
+    }
+
+
+def _at_size(settings: Settings, size_px: int) -> Settings:
+    tree = settings.model_dump(mode="json")
+    tree["encoder"]["input_px"] = size_px
+    return settings_from_dict(tree)
+
+
+@contextmanager
+def _threads(count: int | None) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(count or before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -1,0 +1,213 @@
+"""Ablations and sweeps: variants of one setting, run on the same data, shots and seeds."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from recap.benchmark.cells import Cell, is_done, plan_cells, with_seed
+from recap.benchmark.experiments import register
+from recap.benchmark.runner import run_cells
+from recap.benchmark.watch import Outcome, Watcher, silent
+from recap.config import Settings, settings_from_dict
+from recap.data import Domain
+from recap.encoders.weights import MissingWeightsError, locate
+from recap.errors import InputError, SettingsError
+
+ENCODERS = ("clip-vit-b16", "clip-vit-l14-336", "dinov2-base", "dinov2-large", "dinov2-small")
+"""Those of the paper's table that have a name here, and the default one."""
+
+# η: the values that the paper names, and one below. top-k and λ: around the ranges that it names.
+VALUES: dict[str, tuple[str, ...]] = {
+    "backbones": ENCODERS,
+    "sweep-eta": ("0.01", "0.025", "0.05", "0.1", "0.2"),
+    "sweep-topk": ("0.01", "0.05", "0.1", "0.2", "0.5"),
+    "sweep-lambda": ("0", "0.25", "0.5", "0.75", "1"),
+    "sweep-delta-sep": ("-0.5:0.1", "0:0.1", "0.5:0.1", "-0.5:1", "0:1", "0.5:1"),
+}
+NUMBERS = {
+    "sweep-eta": ("model", "eta"),
+    "sweep-topk": ("model", "top_k"),
+    "sweep-lambda": ("memory", "weight"),
+}
+"""Sweeps over one number: the section and key of its setting."""
+
+
+@dataclass(frozen=True)
+class Study:
+    """What is compared: the cells of each variant, and what they have in common."""
+
+    name: str
+    """Also that of the experiment under which its cells are kept."""
+    variants: dict[str, list[Cell]]
+    base: dict[str, Any]
+
+    @property
+    def cells(self) -> list[Cell]:
+        """All cells; one seed of every variant before the next, the long zero-shot fits last."""
+        cells = [cell for variant in self.variants.values() for cell in variant]
+        return sorted(cells, key=lambda cell: (cell.shots or 10**6, cell.settings.seed))
+
+
+def plan_study(
+    name: str,
+    settings: Settings,
+    datasets: Sequence[str],
+    shots: Sequence[int],
+    seeds: Sequence[int],
+    *,
+    values: Sequence[str] | None = None,
+    draw_by_seed: bool = False,
+    exclude: str = "",
+) -> Study:
+    """The cells of an ablation or a sweep, over its own values or others."""
+    variants = {
+        label: plan_cells({"recap": own}, datasets, shots, seeds, draw_by_seed, exclude)
+        for label, own in variants_of(name, settings, values).items()
+    }
+    if not all(variants.values()):
+        raise InputError(
+            f"There is nothing to run with shots {', '.join(map(str, shots))} on "
+            f"{', '.join(datasets)}. Zero-shot (0) needs at least two data sets."
+        )
+    common = with_seed(settings, 0).model_dump(mode="json")
+    base = {"settings": common, "draw_by_seed": draw_by_seed, "exclude": exclude}
+    return Study(name, variants, base)
+
+
+def variants_of(
+    name: str, settings: Settings, values: Sequence[str] | None = None
+) -> dict[str, Settings]:
+    """The settings of each variant; the one that the others are compared with is among them."""
+    if name == "components":
+        return {
+            "recap": settings,
+            "no_memory": _changed(settings, "memory", weight=0.0),
+            "no_conditioning": _changed(settings, "model", conditioning="static"),
+            "no_layer_fusion": _changed(settings, "model", layer_fusion="uniform"),
+        }
+    if name == "conditioning":
+        kinds = ("gated", "bounded", "unbounded", "static", "tokens")
+        return {kind: _changed(settings, "model", conditioning=kind) for kind in kinds}
+    given = [value.strip() for value in (VALUES[name] if values is None else values)]
+    make = _encoder if name == "backbones" else _pair if name == "sweep-delta-sep" else _number
+    found = dict(make(name, settings, value) for value in given)
+    return {reference_of(name, settings): settings, **found}
+
+
+def reference_of(name: str, settings: Settings) -> str:
+    """The label of the variant that all others of a study are compared with."""
+    if name in NUMBERS:
+        section, key = NUMBERS[name]
+        return f"{getattr(getattr(settings, section), key):g}"
+    training = settings.training
+    return {
+        "components": "recap",
+        "conditioning": "gated",
+        "backbones": settings.encoder.name,
+        "sweep-delta-sep": _pair_label(training.separation_margin, training.separation_weight),
+    }[name]
+
+
+def value_of(name: str, label: str) -> float | None:
+    """The number that a variant of a sweep over one number stands for."""
+    return float(label) if name in NUMBERS else None
+
+
+def present_encoders(names: Sequence[str], settings: Settings) -> tuple[list[str], list[str]]:
+    """The encoders whose weights are here, and why the others are skipped."""
+    if settings.encoder.random_weights:
+        return list(names), []
+    present, skipped = [], []
+    for name in names:
+        try:
+            locate(name)
+        except MissingWeightsError as error:
+            skipped.append(f"{name} is skipped. {error}")
+        else:
+            present.append(name)
+    return present, skipped
+
+
+def run_study(
+    study: Study,
+    domains: Sequence[Domain],
+    out: Path,
+    *,
+    watch: Watcher = silent,
+    **options: Any,
+) -> dict[str, str]:
+    """Run what is missing (options as for `run_cells`); returns the cells that failed and why.
+
+    Cells that differ in how they score alone share one fit: the first of them runs before the
+    others start, so that no two processes fit the same.
+    """
+    register(out, study.name, study.variants, study.base)
+    cells = study.cells
+    if len({cell.fit_name for cell in cells}) == len(cells):
+        return run_cells(cells, domains, out, watch=watch, **options)
+    options |= {"watch": _OnePlan(watch, cells), "share_heads": True}
+    missing = [cell for cell in cells if not is_done(out, cell)]
+    first: dict[str, Cell] = {}
+    for cell in missing:
+        first.setdefault(cell.fit_name, cell)
+    later = [cell for cell in missing if cell is not first[cell.fit_name]]
+    failed = run_cells([c for c in cells if c not in later], domains, out, **options)
+    for cell in later:
+        if (reason := failed.get(first[cell.fit_name].name)) is not None:
+            failed[cell.name] = reason
+            watch.started(cell)
+            watch.finished(Outcome(cell, 0.0, problem=reason))
+    rest = [cell for cell in later if cell.name not in failed]
+    return failed | run_cells(rest, domains, out, **options)
+
+
+class _OnePlan:
+    """Makes a run in two parts look like one."""
+
+    def __init__(self, watch: Watcher, cells: Sequence[Cell]) -> None:
+        self.started, self.finished = watch.started, watch.finished
+        self._watch, self._cells = watch, cells
+        self._told = False
+
+    def planned(self, cells: Sequence[Cell], present: Sequence[Outcome]) -> None:
+        """Tell all cells of both parts, once."""
+        if not self._told:
+            self._watch.planned(self._cells, present)
+        self._told = True
+
+
+def _changed(settings: Settings, section: str, **values: Any) -> Settings:
+    tree = settings.model_dump(mode="json")
+    return settings_from_dict({**tree, section: {**tree[section], **values}})
+
+
+def _number(name: str, settings: Settings, text: str) -> tuple[str, Settings]:
+    section, key = NUMBERS[name]
+    value = _parse(text, "numbers such as 0.05,0.1")
+    return f"{value:g}", _changed(settings, section, **{key: value})
+
+
+def _pair(name: str, settings: Settings, text: str) -> tuple[str, Settings]:
+    form = "pairs of margin and weight such as 0:0.1,-0.5:1"
+    parts = text.split(":")
+    if len(parts) != 2:
+        raise SettingsError(f"--values: '{text}' is not a value. Write {form}.")
+    margin, weight = (_parse(part, form) for part in parts)
+    changed = _changed(settings, "training", separation_margin=margin, separation_weight=weight)
+    return _pair_label(margin, weight), changed
+
+
+def _pair_label(margin: float, weight: float) -> str:
+    return f"δ = {margin:g}, λ_sep = {weight:g}"
+
+
+def _encoder(name: str, settings: Settings, encoder: str) -> tuple[str, Settings]:
+    return encoder, _changed(settings, "encoder", name=encoder)
+
+
+def _parse(text: str, form: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise SettingsError(f"--values: '{text}' is not a value. Write {form}.") from None

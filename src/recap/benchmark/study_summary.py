@@ -1,0 +1,150 @@
+"""What an ablation or a sweep says: each variant, and its difference to the reference."""
+
+import json
+import math
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+import numpy as np
+
+from recap.atomic import write_atomic
+from recap.benchmark.experiments import FOLDER, definition, experiment_file, read_experiment
+from recap.benchmark.studies import reference_of, value_of
+from recap.config import settings_from_dict
+from recap.errors import InputError
+from recap.metrics.bootstrap import Comparison, paired_bootstrap
+from recap.metrics.curve import DoubleArray
+from recap.types import BoolArray
+
+METRICS = ("image_auroc", "pixel_auroc")
+
+Runs = Mapping[int, dict[str, Any]]
+"""The results of a variant by seed."""
+
+
+def write_summary(out: Path, name: str) -> list[dict[str, Any]]:
+    """Summarise an experiment and keep that beside its definition."""
+    rows = summarise(out, name)
+    write_atomic(out / FOLDER / f"{name}-summary.json", json.dumps(rows, indent=1) + "\n")
+    return rows
+
+
+def summarise(out: Path, name: str) -> list[dict[str, Any]]:
+    """One row for each data set, number of shots, metric and variant that has results.
+
+    `mean` and `std` are over the seeds, as fractions. `delta` is the difference to the reference,
+    averaged over the seeds that both have, and `delta_std` its standard deviation over them. For
+    images `delta_low` to `delta_high` is the 95 % interval of a paired bootstrap: the same images
+    (or patients, where known) are drawn for all runs, and each resample gives the difference of
+    AUROC averaged over the seeds. It tells how far the result depends on the test images, not on
+    the seeds. Scores of several seeds are neither averaged, which would measure an ensemble, nor
+    pooled, which would compare scores of different scales.
+    """
+    content = definition(out, name)
+    if content is None or "base" not in content:
+        raise InputError(
+            f"{experiment_file(out, name)}: there is no such study. `recap bench ablate` and "
+            "`recap bench sweep` make them."
+        )
+    reference = reference_of(name, settings_from_dict(content["base"]["settings"]))
+    rows = []
+    for (dataset, shots), variants in _by_place(out, name).items():
+        for metric in METRICS:
+            for label, numbers in _numbers(variants, reference, metric):
+                value = value_of(name, label)
+                place = {"dataset": dataset, "shots": shots, "metric": metric}
+                about = {"experiment": name, "reference": reference, "variant": label}
+                rows.append({**about, "value": value, **place, **numbers})
+    return rows
+
+
+def _by_place(out: Path, name: str) -> dict[tuple[str, int], dict[str, dict[int, Any]]]:
+    """Results by data set and shots, then by variant (values rising), then by seed."""
+    places: dict[tuple[str, int], dict[str, dict[int, Any]]] = {}
+    for label, result in sorted(
+        read_experiment(out, name), key=lambda r: value_of(name, r[0]) or 0
+    ):
+        cell = result["cell"]
+        place = places.setdefault((cell["dataset"], cell["shots"]), {})
+        place.setdefault(label, {})[cell["settings"]["seed"]] = result
+    return dict(sorted(places.items()))
+
+
+def _numbers(
+    variants: Mapping[str, Runs], reference: str, metric: str
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    for label, runs in variants.items():
+        measured = _measured(runs, metric)
+        if measured:
+            others = {} if label == reference else _measured(variants.get(reference, {}), metric)
+            values = [run["metrics"][metric] for run in measured.values()]
+            spread = {"mean": fmean(values), "std": _std(values), "seeds": len(values)}
+            yield label, {**spread, **_difference(measured, others, metric)}
+
+
+def _measured(runs: Runs, metric: str) -> Runs:
+    """The runs that have a metric; without masks there is none of pixels."""
+    values = {seed: run["metrics"].get(metric) for seed, run in runs.items()}
+    return {s: runs[s] for s, value in values.items() if value is not None and math.isfinite(value)}
+
+
+def _std(values: Collection[float]) -> float | None:
+    return stdev(values) if len(values) > 1 else None
+
+
+def _difference(runs: Runs, others: Runs, metric: str) -> dict[str, float | None]:
+    keys = ("delta", "delta_std", "delta_low", "delta_high", "p_value")
+    seeds = sorted(runs.keys() & others.keys())
+    if not seeds:
+        return dict.fromkeys(keys)
+    pairs = [(runs[seed], others[seed]) for seed in seeds]
+    deltas = [mine["metrics"][metric] - theirs["metrics"][metric] for mine, theirs in pairs]
+    found = compare(pairs) if metric == "image_auroc" else None
+    interval = (found.low, found.high, found.p_value) if found else (None,) * 3
+    return dict(zip(keys, (fmean(deltas), _std(deltas), *interval), strict=True))
+
+
+def compare(pairs: Sequence[tuple[dict[str, Any], dict[str, Any]]]) -> Comparison | None:
+    """Image AUROC of some runs against others on the same images, averaged over the pairs.
+
+    None where nothing can be resampled, as with one patient of each kind.
+    """
+    images = [(row["file"], row["abnormal"], row["patient"]) for row in pairs[0][0]["images"]]
+    for run in (run for pair in pairs for run in pair):
+        if [(row["file"], row["abnormal"], row["patient"]) for row in run["images"]] != images:
+            cell = run["cell"]
+            raise InputError(
+                f"A result of {cell['method']} on {cell['dataset']}, {cell['shots']} shots, seed "
+                f"{cell['settings']['seed']} is on other test images than the rest. Run it again."
+            )
+    positive = np.array([abnormal for _, abnormal, _ in images])
+    wins = [_wins(side, positive) for side in zip(*pairs, strict=True)]
+    n = len(images)
+
+    def mean_auroc(places: Any, _: BoolArray) -> float:
+        side, drawn = divmod(places.astype(np.int64), n)
+        repeats = np.bincount(drawn, minlength=n).astype(np.float64)
+        up, down = repeats[positive], repeats[~positive]
+        return float(up @ wins[side[0]] @ down / (up.sum() * down.sum()))
+
+    # What is resampled are the numbers of the images; those of the second side begin at n.
+    numbers, patients = np.arange(n), [patient for *_, patient in images]
+    try:
+        return paired_bootstrap(mean_auroc, numbers, n + numbers, positive, patients)
+    except InputError:
+        return None
+
+
+def _wins(runs: Sequence[dict[str, Any]], positive: BoolArray) -> DoubleArray:
+    """The share of runs in which each abnormal image scores above each normal one; ties are half.
+
+    Its mean is the AUROC averaged over the runs, and so it is on every resample.
+    """
+    total = np.zeros((np.count_nonzero(positive), np.count_nonzero(~positive)))
+    for run in runs:
+        scores = np.array([row["score"] for row in run["images"]])
+        up, down = scores[positive, None], scores[~positive]
+        total += (up > down) + 0.5 * (up == down)
+    return total / len(runs)

@@ -1,0 +1,93 @@
+"""What `recap bench speed` times: methods as they stand after fitting, without the fitting."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from recap.config import Settings, settings_from_dict
+from recap.data.augment import COPIES
+from recap.encoders.vit import Encoder
+from recap.errors import InputError
+from recap.model.build import new_model
+from recap.model.recap import ReCAP
+
+
+@dataclass(frozen=True)
+class TimedMethod:
+    """How a method is built for timing, and what it can do."""
+
+    build: Callable[[Encoder, Settings, int], nn.Module]
+    """(encoder, settings, shots) -> a model whose forward takes pixels to an `Output`."""
+    zero_shot: bool = True
+    few_shot: bool = True
+
+
+def _recap(encoder: Encoder, settings: Settings, shots: int) -> nn.Module:
+    return _with_memory(new_model(settings, encoder=encoder), shots)
+
+
+def _nearest(encoder: Encoder, settings: Settings, shots: int) -> nn.Module:
+    return _with_memory(new_model(settings, trained_head=False, encoder=encoder), shots)
+
+
+def _static(encoder: Encoder, settings: Settings, shots: int) -> nn.Module:
+    tree = settings.model_dump(mode="json")
+    tree["model"]["conditioning"] = "static"
+    return _recap(encoder, settings_from_dict(tree), shots)
+
+
+TIMED: dict[str, TimedMethod] = {
+    "recap": TimedMethod(_recap),
+    "nearest": TimedMethod(_nearest, zero_shot=False),
+    "static": TimedMethod(_static),
+}
+
+
+def timed_model(method: str, encoder: Encoder, settings: Settings, shots: int) -> nn.Module:
+    """A model that costs what a fitted one costs; its scores mean nothing."""
+    return _known(method).build(encoder, settings, shots).eval()
+
+
+def can_run(method: str, shots: int) -> bool:
+    """Tell whether a method works with this number of shots."""
+    known = _known(method)
+    return known.few_shot if shots else known.zero_shot
+
+
+def run_bare(encoder: Encoder, pixels: Tensor) -> Tensor:
+    """The floor that every method pays: embedding and all blocks, nothing tapped."""
+    return encoder.run(encoder.embed(pixels), 0, encoder.depth)
+
+
+def added_parameters(model: nn.Module, encoder: Encoder) -> int:
+    """Trainable parameters that a method puts on top of its encoder."""
+    frozen = {id(parameter) for parameter in encoder.parameters()}
+    return sum(p.numel() for p in model.parameters() if p.requires_grad and id(p) not in frozen)
+
+
+def _known(method: str) -> TimedMethod:
+    if method not in TIMED:
+        raise InputError(f"Unknown method '{method}'. Choose from: {', '.join(TIMED)}, or all.")
+    return TIMED[method]
+
+
+def _with_memory(model: ReCAP, shots: int) -> ReCAP:
+    """Put as many rows into the memory as fitting on K normal images would; noise costs alike."""
+    if shots == 0:
+        return model
+    encoder, memory = model.encoder, model.settings.memory
+    rows = shots * encoder.grid**2
+    if memory.augmented and model.trained_head:  # a detector without a head has no copies
+        rows *= COPIES
+    shape = (
+        len(encoder.layers),
+        2 if model.trained_head else 1,
+        min(rows, memory.coreset or rows),
+        model.channels if model.trained_head else encoder.width,
+    )
+    seeded = torch.Generator().manual_seed(model.settings.seed)
+    model.memory = F.normalize(torch.randn(shape, generator=seeded), dim=-1)
+    return model

@@ -1,0 +1,141 @@
+"""A run of the benchmark as it goes: a live table on a terminal, a line per cell elsewhere."""
+
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
+
+from recap.benchmark.cells import Cell
+from recap.benchmark.time_left import TimeLeft
+from recap.benchmark.watch import Outcome, Watcher
+from recap.cli.bench_board import Entries, Entry, draw_board, left, percent
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+
+
+@contextmanager
+def watching() -> Iterator[Watcher]:
+    """Show a run on stderr while it goes."""
+    from rich.console import Console
+    from rich.live import Live
+
+    console = Console(stderr=True)
+    if not console.is_terminal or console.is_dumb_terminal:
+        yield Lines()
+        return
+    board = Board(console)
+    with Live(console=console, refresh_per_second=2, get_renderable=board.render):
+        yield board
+
+
+class Lines:
+    """For logs: one line for each cell that ends."""
+
+    def __init__(self) -> None:
+        self._times = TimeLeft()
+
+    def planned(self, cells: Sequence[Cell], present: Sequence[Outcome]) -> None:
+        """Say how much is to do."""
+        self._times.planned(cells, present)
+        self._say(f"{len(cells)} cells, {len(present)} of them done before.")
+
+    def started(self, cell: Cell) -> None:
+        """Say nothing; a line comes when the cell ends."""
+        self._times.started(cell)
+
+    def finished(self, outcome: Outcome) -> None:
+        """Say what came of a cell and how long the others will take."""
+        self._times.finished(outcome)
+        what = f"image AUROC {percent(outcome.auroc)}"
+        if outcome.problem:
+            what = f"failed ({outcome.problem.strip().splitlines()[-1]})"
+        count = f"{self._times.done}/{self._times.total}"
+        spent = f"{outcome.seconds:.0f} s"
+        self._say(f"{count} {outcome.cell.name}: {what}, {spent}, {left(self._times)}")
+
+    def _say(self, line: str) -> None:
+        print(line, file=sys.stderr, flush=True)
+
+
+class Board:
+    """For terminals: a row per method and data set, a column per number of shots."""
+
+    def __init__(self, console: "Console", times: TimeLeft | None = None) -> None:
+        self._console = console
+        self._times = times or TimeLeft()
+        # Names are digests of all settings: too dear to ask for at every drawing.
+        self._cells: dict[str, Cell] = {}
+        self._variants: dict[str, str] = {}
+        self._outcomes: dict[str, Outcome] = {}
+        # The table is drawn by a thread of its own.
+        self._lock = threading.Lock()
+
+    def planned(self, cells: Sequence[Cell], present: Sequence[Outcome]) -> None:
+        """Lay out the table."""
+        with self._lock:
+            self._times.planned(cells, present)
+            self._cells = {cell.name: cell for cell in cells}
+            self._variants = variants(self._cells)
+            self._outcomes = {outcome.cell.name: outcome for outcome in present}
+
+    def started(self, cell: Cell) -> None:
+        """Mark a cell as running."""
+        with self._lock:
+            self._times.started(cell)
+
+    def finished(self, outcome: Outcome) -> None:
+        """Enter what came of a cell."""
+        with self._lock:
+            self._times.finished(outcome)
+            self._outcomes[outcome.cell.name] = outcome
+
+    def render(self) -> "RenderableType":
+        """The table as it stands."""
+        with self._lock:
+            if not self._cells:
+                return ""
+            size = self._console.size
+            return draw_board(self._entries(), self._times, size.width, size.height)
+
+    def _entries(self) -> Entries:
+        entries: Entries = {}
+        for name, cell in self._cells.items():
+            row = (cell.method, self._variants[name], cell.dataset)
+            entry = entries.setdefault(row, {}).setdefault(cell.shots, Entry())
+            entry.total += 1
+            entry.running |= name in self._times.running
+            outcome = self._outcomes.get(name)
+            if outcome and outcome.problem:
+                entry.failed = True
+            elif outcome:
+                entry.done += 1
+                entry.scores += [] if outcome.auroc is None else [outcome.auroc]
+        blocks = list(dict.fromkeys(row[:2] for row in entries))
+        return dict(sorted(entries.items(), key=lambda item: blocks.index(item[0][:2])))
+
+
+def variants(cells: dict[str, Cell]) -> dict[str, str]:
+    """By name, the settings in which the cells of a method differ; seeds are no variants."""
+    labels: dict[str, str] = {}
+    by_method = sorted(cells.items(), key=lambda item: item[1].method)
+    for _, group in groupby(by_method, key=lambda item: item[1].method):
+        flat = {name: _flat(cell.settings.model_dump(mode="json")) for name, cell in group}
+        values = list(flat.values())
+        keys = [key for key in values[0] if any(v.get(key) != values[0][key] for v in values)]
+        for name, settings in flat.items():
+            parts = (
+                f"{key.rpartition('.')[2]}={settings.get(key)}" for key in keys if key != "seed"
+            )
+            labels[name] = " ".join(parts)
+    return labels
+
+
+def _flat(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in tree.items():
+        branch = isinstance(value, dict)
+        flat |= _flat(value, f"{prefix}{key}.") if branch else {prefix + key: value}
+    return flat

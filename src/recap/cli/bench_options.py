@@ -1,0 +1,76 @@
+"""Options and steps that the commands of `recap bench` share."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from recap.cli.options import method_settings
+
+if TYPE_CHECKING:
+    from recap.config import AnySettings
+    from recap.data import Domain
+
+Data = Annotated[Path, typer.Option(help="A folder of data sets, or one of them.")]
+Out = Annotated[Path, typer.Option(help="Folder for the results; finished cells are skipped.")]
+Shots = Annotated[str, typer.Option(help="0 is zero-shot, leave-one-out.")]
+Seeds = Annotated[str, typer.Option(help="E.g. 0-4.")]
+Datasets = Annotated[str, typer.Option(help="Only these, with commas.")]
+EncoderName = Annotated[str | None, typer.Option(help="A named encoder, folder or hub id.")]
+DrawBySeed = Annotated[
+    bool, typer.Option("--draw-by-seed", help="Another support set for every seed.")
+]
+Exclude = Annotated[
+    Path | None, typer.Option(help="Test images to leave out (`recap data audit`).")
+]
+Jobs = Annotated[int, typer.Option(min=1, help="Cells at once, each in a process.")]
+
+
+def choose_domains(data: Path, datasets: str) -> "tuple[list[Domain], list[str]]":
+    """All data sets of a folder, and the names of those that were asked for."""
+    from recap.data import find_domains
+    from recap.errors import InputError
+
+    domains = find_domains(data)
+    names = [domain.name for domain in domains]
+    chosen = datasets.split(",") if datasets else names
+    unknown = [name for name in chosen if name not in names]
+    if unknown:
+        raise InputError(f"{data}: no data set '{unknown[0]}'. Found: {', '.join(names)}.")
+    return domains, chosen
+
+
+def grid_settings(
+    methods: str,
+    preset: str | None,
+    peer_preset: str,
+    config: Path | None,
+    overrides: list[str] | None,
+    encoder: str | None,
+) -> "dict[str, AnySettings]":
+    """The settings of every method of a grid.
+
+    A TOML file is for our own methods. So is --set, but for encoder.* and reading.*, which all
+    methods take, and options.*, which is for the others.
+    """
+    from recap.peers.methods import METHODS, OURS
+
+    given = overrides or []
+    shared = [text for text in given if text.startswith(("encoder.", "reading."))]
+    theirs = [*shared, *(text for text in given if text.startswith("options."))]
+    own = [text for text in given if not text.startswith("options.")]
+    chosen = {"name": encoder}
+    return {
+        name: method_settings(name, preset, config, own, encoder=chosen)
+        if name in OURS
+        else method_settings(name, peer_preset, None, theirs, encoder=chosen)
+        for name in (METHODS if methods == "all" else methods.split(","))
+    }
+
+
+def tell_failures(failed: dict[str, str]) -> None:
+    """Name the cells that failed, and end with exit code 1 if there are any."""
+    for name, reason in failed.items():
+        typer.echo(f"  {name}: {reason}", err=True)
+    if failed:
+        raise typer.Exit(1)

@@ -1,0 +1,141 @@
+"""`recap bench ablate` and `recap bench sweep`: the paper's ablations and sensitivity studies."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from recap.cli.bench_options import (
+    Data,
+    Datasets,
+    DrawBySeed,
+    EncoderName,
+    Exclude,
+    Jobs,
+    Out,
+    Seeds,
+    Shots,
+    choose_domains,
+    tell_failures,
+)
+from recap.cli.options import Config, Overrides, Preset, settings_from
+
+if TYPE_CHECKING:
+    from recap.config import Settings
+
+
+def ablate(
+    study: Annotated[
+        Literal["components", "conditioning", "backbones"],
+        typer.Argument(help="What is left out or exchanged.", show_default=False),
+    ],
+    data: Data,
+    out: Out,
+    shots: Shots = "4",
+    seeds: Seeds = "0-2",
+    datasets: Datasets = "",
+    encoder: EncoderName = None,
+    encoders: Annotated[
+        str, typer.Option(help="backbones: these instead of the paper's, with commas.")
+    ] = "",
+    draw_by_seed: DrawBySeed = False,
+    exclude: Exclude = None,
+    jobs: Jobs = 1,
+    preset: Preset = None,
+    config: Config = None,
+    overrides: Overrides = None,
+) -> None:
+    """Run the variants of an ablation and print how far each is from the full model.
+
+    Cells that another run in the same folder has finished are not run again. The numbers are also
+    kept in OUT/experiments/NAME-summary.json. Exit code 1: cells failed.
+    """
+    from recap.errors import SettingsError
+
+    settings = settings_from(preset, config, overrides, encoder={"name": encoder})
+    if encoders and study != "backbones":
+        raise SettingsError(f"--encoders goes with backbones, not with {study}. Leave it out.")
+    values = _encoders(encoders, settings) if study == "backbones" else None
+    _run(study, settings, values, data, out, shots, seeds, datasets, draw_by_seed, exclude, jobs)
+
+
+def sweep(
+    study: Annotated[
+        Literal["eta", "topk", "lambda", "delta-sep"],
+        typer.Argument(help="The setting that is varied.", show_default=False),
+    ],
+    data: Data,
+    out: Out,
+    values: Annotated[
+        str, typer.Option(help="E.g. 0.01,0.1; for delta-sep margin:weight, e.g. 0:0.1,-0.5:1.")
+    ] = "",
+    shots: Shots = "4",
+    seeds: Seeds = "0-2",
+    datasets: Datasets = "",
+    encoder: EncoderName = None,
+    draw_by_seed: DrawBySeed = False,
+    exclude: Exclude = None,
+    jobs: Jobs = 1,
+    preset: Preset = None,
+    config: Config = None,
+    overrides: Overrides = None,
+) -> None:
+    """Vary one setting and print how far each value is from that of the settings.
+
+    eta: strength of the conditioning; topk: share of the patches in the image score; lambda: weight
+    of the memory (fitted once, scored for each value); delta-sep: margin and weight of the
+    separation loss. Otherwise as `recap bench ablate`.
+    """
+    settings = settings_from(preset, config, overrides, encoder={"name": encoder})
+    given = values.split(",") if values else None
+    name = f"sweep-{study}"
+    _run(name, settings, given, data, out, shots, seeds, datasets, draw_by_seed, exclude, jobs)
+
+
+def _encoders(encoders: str, settings: "Settings") -> list[str]:
+    from recap.benchmark.studies import ENCODERS, present_encoders
+
+    names = encoders.split(",") if encoders else ENCODERS
+    present, skipped = present_encoders(names, settings)
+    for line in skipped:
+        typer.echo(line, err=True)
+    return present
+
+
+def _run(
+    name: str,
+    settings: "Settings",
+    values: list[str] | None,
+    data: Path,
+    out: Path,
+    shots: str,
+    seeds: str,
+    datasets: str,
+    draw_by_seed: bool,
+    exclude: Path | None,
+    jobs: int,
+) -> None:
+    from recap.benchmark.cells import parse_numbers
+    from recap.benchmark.studies import plan_study, run_study
+    from recap.benchmark.study_summary import write_summary
+    from recap.benchmark.study_tables import study_tables
+    from recap.benchmark.table_render import render
+    from recap.cli.bench_live import watching
+    from recap.data.exclusions import read_exclusions
+
+    domains, chosen = choose_domains(data, datasets)
+    left_out = read_exclusions(exclude) if exclude else None
+    study = plan_study(
+        name,
+        settings,
+        chosen,
+        parse_numbers(shots),
+        parse_numbers(seeds),
+        values=values,
+        draw_by_seed=draw_by_seed,
+        exclude=left_out.sha256 if left_out else "",
+    )
+    with watching() as watch:
+        failed = run_study(study, domains, out, jobs=jobs, exclude=left_out, watch=watch)
+    typer.echo(render(study_tables(write_summary(out, name)), "md"))
+    tell_failures(failed)

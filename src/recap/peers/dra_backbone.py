@@ -1,0 +1,110 @@
+"""The residual network that DRA trains: found on this machine, or built with random weights."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from recap.config import EncoderSettings
+from recap.encoders import cache, hub
+from recap.encoders.hub import CONFIG_FILE, WEIGHTS_FILE
+from recap.encoders.load import RANDOM
+from recap.encoders.registry import IMAGENET
+from recap.errors import WeightsError
+
+RESNET_18 = "microsoft/resnet-18"
+SIZES: dict[str, Any] = {
+    "embedding_size": 64,
+    "hidden_sizes": [64, 128, 256, 512],
+    "depths": [2, 2, 2, 2],
+    "layer_type": "basic",
+}
+"""Of ResNet-18, in transformers' words."""
+
+
+class Backbone(nn.Module):
+    """What a detector on a residual network starts from, in the place of a frozen encoder.
+
+    The network itself is trained, so a model takes a copy of `start` and saves that; here it is
+    no submodule and nothing of it counts as part of the encoder.
+    """
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, start: Any, *, name: str, checksum: str, input_px: int) -> None:
+        super().__init__()
+        self.name, self.checksum, self.input_px = name, checksum, input_px
+        self._start = (start,)
+        for key, values in zip(("mean", "std"), IMAGENET, strict=True):
+            self.register_buffer(key, torch.tensor(values).view(3, 1, 1), persistent=False)
+
+    @property
+    def start(self) -> Any:
+        """The network before training: transformers' ResNetModel."""
+        return self._start[0]
+
+
+def load_backbone(settings: EncoderSettings, seed: int) -> Backbone:
+    """The residual network that `encoder.name` means; ResNet-18 where it means a transformer."""
+    from transformers import ResNetConfig, ResNetModel
+
+    if settings.random_weights:
+        with torch.random.fork_rng():
+            torch.manual_seed(seed)
+            start = ResNetModel(ResNetConfig(**SIZES))
+        return Backbone(start, name=RESNET_18, checksum=RANDOM, input_px=settings.input_px)
+    name, folder = _find(settings.name)
+    start = ResNetModel(ResNetConfig.from_dict(_config(folder)))
+    _restore(start, folder / WEIGHTS_FILE)
+    ours = cache.cache_dir() in folder.parents
+    checksum = cache.checked_digest(folder / WEIGHTS_FILE, None, ours=ours)
+    return Backbone(start, name=name, checksum=checksum, input_px=settings.input_px)
+
+
+def _find(name: str) -> tuple[str, Path]:
+    folders = [(name, Path(name).expanduser())]
+    for hub_id in (name, RESNET_18):
+        if hub.is_hub_id(hub_id):
+            folders += [(hub_id, cache.folder_of(hub_id))]
+            cached = hub.cached_folder(hub_id, None)
+            folders += [(hub_id, cached)] if cached else []
+    for label, folder in folders:
+        if (folder / WEIGHTS_FILE).is_file() and _config(folder).get("model_type") == "resnet":
+            return label, folder
+    raise WeightsError(
+        f"DRA trains a ResNet-18 and its weights are not on this machine. Copy {CONFIG_FILE} and "
+        f"{WEIGHTS_FILE} of the hub's {RESNET_18} into {cache.folder_of(RESNET_18)}, or name "
+        "another folder that holds them with --set encoder.name=FOLDER."
+    )
+
+
+def _config(folder: Path) -> dict[str, Any]:
+    try:
+        content = json.loads((folder / CONFIG_FILE).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise WeightsError(
+            f"Cannot read {folder / CONFIG_FILE}: {error}. Copy it again beside {WEIGHTS_FILE}."
+        ) from error
+    return content if isinstance(content, dict) else {}
+
+
+def _restore(network: nn.Module, file: Path) -> None:
+    """Take a network's tensors out of a file that may hold a classifier on top of it."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        tensors = {k.removeprefix("resnet."): v.float() for k, v in load_file(file).items()}
+        report = network.load_state_dict(tensors, strict=False)
+    except (OSError, SafetensorError, RuntimeError) as error:
+        first_line = str(error).splitlines()[0]
+        raise WeightsError(f"{file} cannot be used: {first_line} Copy it again.") from error
+    missing = [key for key in report.missing_keys if not key.endswith("num_batches_tracked")]
+    if missing:
+        raise WeightsError(
+            f"{file} lacks {len(missing)} tensors of the network in its {CONFIG_FILE}, first "
+            f"{missing[0]}. It is not a whole checkpoint of this model."
+        )

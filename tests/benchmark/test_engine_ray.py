@@ -1,0 +1,144 @@
+"""On real clusters of two workers; Ray needs seconds to start, so a few tests share one."""
+
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from recap.benchmark.cells import plan_cells, read_results
+from recap.benchmark.engine_ray import Share, _share, run_on_ray
+from recap.benchmark.engines import DIED
+from recap.benchmark.runner import run_cells
+from recap.config import resolve_settings
+from recap.data import write_phantoms
+from recap.errors import InputError, RecapError
+from stub_jobs import Desk, stub_jobs
+
+needs_ray = pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed: extra `ray`")
+
+
+@pytest.fixture
+def tests_importable(monkeypatch):
+    """Workers start with the environment of the cluster and import the stubs."""
+    monkeypatch.setenv("PYTHONPATH", str(Path(stub_jobs.__code__.co_filename).parent))
+
+
+class FakeRay:
+    """A cluster of machines with so many processors (and GPUs)."""
+
+    def __init__(self, *machines):
+        self.machines = machines
+
+    def nodes(self):
+        dead = {"Alive": False, "Resources": {"CPU": 64.0}}
+        return [{"Alive": True, "Resources": machine} for machine in self.machines] + [dead]
+
+
+@pytest.mark.parametrize(
+    ("machines", "workers", "share"),
+    [
+        ([{"CPU": 8.0}], 2, Share(4, 0, 2)),
+        ([{"CPU": 8.0}], 3, Share(2, 0, 3)),
+        ([{"CPU": 4.0}, {"CPU": 2.0}], 2, Share(2, 0, 2)),
+        ([{"CPU": 4.0}, {"CPU": 4.0}], 1, Share(4, 0, 1)),
+        ([{"CPU": 2.0}], 5, Share(1, 0, 2)),
+        ([{"CPU": 8.0, "GPU": 2.0}], 2, Share(4, 1, 2)),
+        ([{"CPU": 8.0, "GPU": 2.0}], 4, Share(2, 0.5, 4)),
+        ([{}], 2, Share(1, 0, 1)),
+    ],
+)
+def test_cells_share_the_machines(machines, workers, share):
+    assert _share(FakeRay(*machines), workers) == share
+
+
+def test_without_ray_the_extra_is_named(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    desk = Desk()
+    with pytest.raises(RecapError, match=r"recap-ad\[ray\]"):
+        run_on_ray(stub_jobs(tmp_path, "work"), 1, desk.start, desk.end)
+
+
+def test_ray_is_not_imported_unless_asked_for():
+    code = "import sys, recap.benchmark.engine_ray, recap.cli.main; print('ray' in sys.modules)"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout == "False\n"
+
+
+@needs_ray
+@pytest.mark.slow
+def test_a_dead_worker_costs_only_its_own_cell(tmp_path, tests_importable):
+    import ray
+
+    desk = Desk()
+    todo = stub_jobs(tmp_path, "die", "work", "die once", "fail")
+    run_on_ray(todo, 2, desk.start, desk.end)
+    problem = "chest.png: is damaged."
+    assert desk.ended == {"die-0": DIED, "work-1": "", "die once-2": "", "fail-3": problem}
+    assert [len(job.runs()) for job in todo] == [2, 1, 2, 1]
+    assert not ray.is_initialized()
+
+    def interrupted(job, problem):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_on_ray(stub_jobs(tmp_path, "work", "sleep"), 2, desk.start, interrupted)
+    assert not ray.is_initialized()
+
+
+def contents(out):
+    """Results without what a clock says."""
+    return [{**result, "seconds": None} for result in read_results(out)]
+
+
+@pytest.fixture
+def grid(tiny_folder, tmp_path):
+    """Two data sets, few-shot and zero-shot."""
+    domains = write_phantoms(
+        tmp_path / "data", pool=2, test=2, size_px=70, domains=["Brain", "Chest"]
+    )
+    encoder = {"name": str(tiny_folder), "input_px": 70}
+    settings = resolve_settings(encoder=encoder, training={"epochs": 1, "augment": False})
+    return plan_cells(dict.fromkeys(["recap"], settings), ["Brain", "Chest"], [0, 2], [0]), domains
+
+
+@needs_ray
+@pytest.mark.slow
+def test_two_workers_give_what_one_process_gives(grid, tmp_path, monkeypatch):
+    """Paths from the current folder hold for workers too."""
+    cells, domains = grid
+    monkeypatch.chdir(tmp_path)
+    assert run_cells(cells, domains, tmp_path / "here") == {}
+    out = (tmp_path / "ray").relative_to(tmp_path)
+    assert run_cells(cells, domains, out, engine="ray", jobs=2) == {}
+    assert len(contents(out)) == 4
+    assert contents(out) == contents(tmp_path / "here")
+
+
+@needs_ray
+@pytest.mark.slow
+def test_a_cluster_that_is_there_already_is_used_and_left(tmp_path, tests_importable):
+    from ray.cluster_utils import Cluster
+
+    head = {"num_cpus": 2, "include_dashboard": False, "object_store_memory": 100 * 1024**2}
+    try:
+        cluster = Cluster(initialize_head=True, head_node_args=head)
+    except Exception as error:
+        pytest.skip(f"no cluster could be started here: {error}")
+    desk = Desk()
+    try:
+        todo = stub_jobs(tmp_path, "work", "fail", "work")
+        run_on_ray(todo, 2, desk.start, desk.end, cluster.address)
+        assert desk.ended == {"work-0": "", "fail-1": "chest.png: is damaged.", "work-2": ""}
+        assert cluster.head_node.all_processes_alive()
+    finally:
+        cluster.shutdown()
+
+
+@needs_ray
+@pytest.mark.parametrize("address", ["127.0.0.1:9", "127.0.0.1", "ray://127.0.0.1:9", "head:99999"])
+def test_an_address_without_a_cluster_is_told_at_once(tmp_path, address):
+    desk = Desk()
+    with pytest.raises(InputError, match=f"--ray-address {address}: no Ray cluster answers"):
+        run_on_ray(stub_jobs(tmp_path, "work"), 1, desk.start, desk.end, address)

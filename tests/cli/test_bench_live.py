@@ -1,0 +1,165 @@
+import io
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from recap.benchmark.cells import Cell, plan_cells
+from recap.benchmark.time_left import TimeLeft
+from recap.benchmark.watch import Outcome
+from recap.cli.bench_board import clock, percent
+from recap.cli.bench_live import Board, Lines, variants, watching
+from recap.config import resolve_settings, settings_from_dict
+
+DATASETS = ["Brain", "Histopathology", "AVeryLongDataSetName"]
+SHOTS = [0, 2, 4, 8, 16]
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self):
+        return self.now
+
+
+@pytest.fixture(scope="module")
+def cells():
+    settings = resolve_settings()
+    return plan_cells(dict.fromkeys(["recap", "nearest"], settings), DATASETS, SHOTS, [0, 1, 2])
+
+
+@pytest.fixture
+def drawn(cells):
+    """Two of three seeds of one place done, one running; another place failed."""
+
+    def draw(width, height=40):
+        console = Console(file=io.StringIO(), width=width, height=height, color_system=None)
+        now = Clock()
+        board = Board(console, TimeLeft(now))
+        console.print(board.render())
+        two = [c for c in cells if (c.method, c.dataset, c.shots) == ("recap", "Brain", 2)]
+        board.planned(cells, [Outcome(two[0], 0.5)])
+        board.started(two[1])
+        now.now = 60
+        board.finished(Outcome(two[1], 0.75, seconds=60))
+        board.started(two[2])
+        four = next(c for c in cells if (c.dataset, c.shots) == ("Histopathology", 4))
+        board.started(four)
+        board.finished(Outcome(four, problem="chest.png: is damaged."))
+        now.now = 125
+        console.print(board.render())
+        return console.file.getvalue().lstrip("\n").splitlines()
+
+    return draw
+
+
+def test_the_table_shows_what_is_done_runs_and_failed(drawn):
+    lines = drawn(80)
+    rows = {tuple(line.split()[:2]): line for line in lines}
+    assert "62.5 2/3▸" in rows["recap", "BrainMRI"]
+    assert "0/3 ✗" in rows["recap", "HIS"]
+    assert lines[0].split() == ["method", "data", "set", *(f"{n}-shot" for n in SHOTS)]
+    assert "▸ recap Brain 2-shot seed 2 for 0:01:05" in lines
+    # 77 cells of a minute wait, two run at once; the one that runs is late.
+    assert len(lines[-1]) <= 80
+    assert lines[-1].endswith("3/81 cells in 0:02:05, about 0:39:00 left")
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_all_columns_fit(drawn, width):
+    lines = drawn(width)
+    assert max(map(len, lines)) <= width
+    assert "16-shot" in lines[0]
+    assert ("2/3" in "".join(lines[2:5])) == (width >= 80)
+    assert any("AVeryLongDataSetName" in line for line in lines) == (width == 120)
+
+
+def test_a_low_terminal_shows_where_something_happens(drawn):
+    lines = drawn(80, height=9)
+    assert len(lines) < 9
+    assert [line.split()[1] for line in lines[2:5]] == ["BrainMRI", "HIS", lines[4].split()[1]]
+    assert "… 3 more rows" in lines[5]
+
+
+def test_rows_are_told_apart_by_what_was_changed():
+    base = resolve_settings().model_dump(mode="json")
+    memories = [{**base["memory"], "weight": weight} for weight in (0.1, 0.3)]
+    trees = [{**base, "seed": seed, "memory": memory} for seed in (0, 1) for memory in memories]
+    cells = [Cell("recap", "Brain", 4, settings_from_dict(tree)) for tree in trees]
+    cells.append(replace(cells[0], method="nearest"))
+    labels = variants({str(n): cell for n, cell in enumerate(cells)})
+    assert [labels[str(n)] for n in range(5)] == [*["weight=0.1", "weight=0.3"] * 2, ""]
+
+
+def test_logs_get_a_line_per_cell(cells, capsys):
+    lines = Lines()
+    lines.planned(cells[:3], [Outcome(cells[0], 0.5)])
+    lines.started(cells[1])
+    lines.finished(Outcome(cells[1], 0.981, seconds=81.2))
+    lines.started(cells[2])
+    lines.finished(Outcome(cells[2], problem="trace\nValueError: x", seconds=1.0))
+    assert capsys.readouterr().err.splitlines() == [
+        "3 cells, 1 of them done before.",
+        f"2/3 {cells[1].name}: image AUROC 98.1, 81 s, about 0:01:21 left",
+        f"3/3 {cells[2].name}: failed (ValueError: x), 1 s, about 0:00:00 left",
+    ]
+    with watching() as watch:
+        assert isinstance(watch, Lines)
+
+
+def test_small_words():
+    assert (percent(None), percent(1.0), clock(3725.4)) == ("–", "100.0", "1:02:05")
+
+
+def marked_processes(mark):
+    """Those whose environment has a mark: all that a command has started, in whatever session."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            if mark.encode() in (folder / "environ").read_bytes():
+                found.append(folder.name)
+        except OSError:
+            continue
+    return found
+
+
+def wait_for(condition, process, seconds):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="looks into /proc")
+@pytest.mark.parametrize("engine", ["local", "ray"])
+def test_an_interrupt_leaves_no_process_behind(engine, domains, tiny, tmp_path):
+    if engine == "ray" and find_spec("ray") is None:
+        pytest.skip("Ray is not installed: extra `ray`")
+    out, mark = tmp_path / "out", f"RECAP_TEST_MARK={tmp_path}"
+    options = ["--data", domains[0].root.parent, "--out", out, "--methods", "recap"]
+    options += ["--shots", 2, "--seeds", 0, "--jobs", 2, "--engine", engine]
+    options += [*tiny, "--set", "training.epochs=100000"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "recap", "bench", "run", *map(str, options)],
+        env=os.environ | dict([mark.split("=", 1)]),
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    wait_for(lambda: len(list(out.glob("work/recap/*/*/*"))) == 2, process, 200)
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does it
+    assert "recap: interrupted." in process.communicate(timeout=60)[1]
+    assert process.returncode == 130
+    deadline = time.monotonic() + 30
+    while left := marked_processes(mark):
+        assert time.monotonic() < deadline, left
+        time.sleep(0.1)

@@ -1,0 +1,229 @@
+"""MediCLIP against a slow reading of its equations, and what every method must hold to."""
+
+import numpy as np
+import pytest
+import torch
+import transformers
+
+from recap.encoders.registry import ENCODERS
+from recap.encoders.vit import Encoder
+from recap.errors import WeightsError
+from recap.peers import mediclip, training
+from recap.peers.fitting import fit_few_shot, fit_zero_shot
+from recap.peers.learned_prompts import LearnedPrompts
+from recap.peers.loading import load
+from recap.peers.mediclip import ABNORMAL, NORMAL, MediCLIP, Options
+from recap.peers.settings import resolve_peer
+from recap.scoring.detector import head_tensors
+
+QUICK = {"epochs": 2, "variants": 3}
+FRESH = {"variants": None}
+
+
+@pytest.fixture
+def settings(peer_settings):
+    def make(preset="equal", **options):
+        return peer_settings("mediclip", preset, options={**QUICK, **options})
+
+    return make
+
+
+def slow_map(model, taps, text, size=70):
+    """Softmax of both classes' mean cosines: (L, R, W), (2, C) -> (S, S)."""
+    layers, patches, _ = taps.shape
+    logits = np.zeros((patches, 2))
+    for layer in range(layers):
+        weight = model.projections[layer].weight.detach().double().numpy()
+        bias = model.projections[layer].bias.detach().double().numpy()
+        for r in range(patches):
+            o = weight @ taps[layer, r] + bias
+            for cls in range(2):
+                logits[r, cls] += o @ text[cls] / np.linalg.norm(o) / layers
+    grid = torch.from_numpy(logits.reshape(5, 5, 2)).permute(2, 0, 1)[None]
+    large = torch.nn.functional.interpolate(grid, size, mode="bilinear", align_corners=True)
+    return large[0].softmax(0)[1].numpy()
+
+
+def test_score_and_map_follow_the_equations(settings, make_support, queries):
+    model = fit_few_shot(make_support(), settings()).model
+    pixels = torch.from_numpy(np.stack([[q] * 3 for q in queries])).float()
+    with torch.inference_mode():
+        output, taps = model(pixels), model.encoder.taps(pixels).double().numpy()
+    text = model.text.double().numpy()
+    for i in range(len(queries)):
+        expected = slow_map(model, taps[i, 1:], text)  # blocks 4, 6 and 8 of 8
+        np.testing.assert_allclose(output.map[i].numpy(), expected, atol=2e-6)
+        assert float(output.score[i]) == float(output.map[i].max())
+
+
+def test_the_size_at_the_published_encoder():
+    """Three layers of 1024 × 768 with bias; prompts of 21 phrases × 8 × 768 beside them."""
+    entry = ENCODERS["clip-vit-l14-336"]
+    with torch.device("meta"):
+        vision = transformers.CLIPVisionModel(transformers.CLIPVisionConfig(**entry.config))
+        encoder = Encoder(vision, name="", checksum="", input_px=224, layers=(12, 18, 24))
+        assert MediCLIP(encoder).num_trainable_parameters == 3 * (1024 * 768 + 768) == 2_361_600
+    assert (len(NORMAL), len(ABNORMAL)) == (10, 11)
+
+
+def test_the_layers_are_the_later_half():
+    with torch.device("meta"):
+        config = transformers.CLIPVisionConfig(hidden_size=32, num_attention_heads=2)
+        encoder = Encoder(
+            transformers.CLIPVisionModel(config), name="", checksum="", input_px=64, layers=(3, 6)
+        )
+        assert len(MediCLIP(encoder).projections) == 2  # whoever taps fewer gets fewer
+
+
+@pytest.mark.parametrize("options", [{}, FRESH], ids=["fixed", "fresh"])
+def test_fitting_learns(settings, make_support, options):
+    losses = [
+        fit_few_shot(make_support(), settings(epochs=e, **options)).card.losses["loss"]
+        for e in (1, 12)
+    ]
+    assert losses[1] < losses[0]
+
+
+@pytest.mark.parametrize("options", [{}, FRESH], ids=["fixed", "fresh"])
+def test_abnormal_images_are_not_looked_at(settings, make_support, options):
+    heads = [
+        head_tensors(fit_few_shot(support, settings(**options)).model)
+        for support in (make_support(3, 2), make_support(3, 0), make_support(3, 2, masks=False))
+    ]
+    for other in heads[1:]:
+        assert all(torch.equal(heads[0][name], other[name]) for name in heads[0])
+
+
+def test_fixed_variants_are_encoded_once_and_fresh_ones_every_time(
+    settings, make_support, monkeypatch
+):
+    seen = []
+    original = Encoder.compute_taps
+
+    def counted(self, pixels):
+        seen.extend(pixel.sum().item() for pixel in pixels)
+        return original(self, pixels)
+
+    monkeypatch.setattr(Encoder, "compute_taps", counted)
+    monkeypatch.setattr("recap.peers.fitting.map_scale", lambda model, images: (0.0, 1.0))
+    fit_few_shot(make_support(2, 0), settings(epochs=4))
+    assert len(seen) == 2 * 3 + 1  # and one to learn the shape of the tokens
+    seen.clear()
+    fit_few_shot(make_support(2, 0), settings(epochs=8, **FRESH))
+    assert len(seen) == 2 * 8
+    assert len(set(seen)) > 8  # a quarter of them stay as they are
+
+
+def test_one_normal_image_is_enough(settings, make_support, queries):
+    detector = fit_few_shot(make_support(1, 0), settings())
+    assert detector.card.mode == "normal-only"
+    assert 0 < detector.score(queries[0]).score < 1
+
+
+def test_saved_and_loaded_scores_are_the_same(settings, make_support, queries, tmp_path):
+    detector = fit_few_shot(make_support(), settings())
+    detector.save(tmp_path / "bundle")
+    assert set(head_tensors(detector.model)) == {
+        "text",
+        *(f"projections.{i}.{part}" for i in range(3) for part in ("weight", "bias")),
+    }
+    again = load(tmp_path / "bundle")
+    for query in queries:
+        first, second = detector.score(query), again.score(query)
+        assert first.score == second.score
+        assert np.array_equal(first.map, second.map)
+
+
+def test_a_score_is_the_image_s_own(settings, make_support, queries):
+    detector = fit_few_shot(make_support(), settings())
+    one_by_one = [detector.score(query) for query in queries]
+    for size, order in ((3, [0, 1, 2]), (2, [2, 0, 1])):
+        together = list(detector.score_batch([queries[i] for i in order], batch_size=size))
+        for prediction, i in zip(together, order, strict=True):
+            assert prediction.score == pytest.approx(one_by_one[i].score, abs=1e-6)
+            np.testing.assert_allclose(prediction.map, one_by_one[i].map, atol=1e-6)
+
+
+def files_of(detector, folder):
+    detector.save(folder)
+    return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
+
+
+@pytest.mark.parametrize("options", [{}, FRESH], ids=["fixed", "fresh"])
+def test_the_seed_decides(settings, make_support, tmp_path, options):
+    fits = {
+        name: files_of(fit_few_shot(make_support(), make), tmp_path / name)
+        for name, make in (
+            ("first", settings(**options)),
+            ("again", settings(**options)),
+            ("other", settings(**options).model_copy(update={"seed": 1})),
+        )
+    }
+    assert fits["first"] == fits["again"]
+    assert fits["first"]["head.safetensors"] != fits["other"]["head.safetensors"]
+
+
+@pytest.mark.parametrize("options", [{}, FRESH], ids=["fixed", "fresh"])
+def test_an_interrupted_fit_ends_the_same(settings, make_support, tmp_path, monkeypatch, options):
+    monkeypatch.setattr(training, "SAVE_EVERY_S", -1.0)
+    chosen = settings(epochs=3, **options)
+    whole = files_of(fit_few_shot(make_support(), chosen), tmp_path / "whole")
+
+    def kill(stage, done, total, detail):
+        if (stage, done) == ("train", 2):
+            raise KeyboardInterrupt
+
+    work = {"work_dir": tmp_path / "work"}
+    with pytest.raises(KeyboardInterrupt):
+        fit_few_shot(make_support(), chosen, progress=kill, **work)
+    resumed = fit_few_shot(make_support(), chosen, **work)
+    assert files_of(resumed, tmp_path / "resumed") == whole
+
+
+def test_zero_shot_is_an_extension_with_one_variant_each(settings, phantoms, queries, monkeypatch):
+    asked = []
+    original = mediclip.variant_bank
+
+    def record(images, copies, seed):
+        asked.append((copies, len(images.domains)))
+        return original(images, copies, seed)
+
+    monkeypatch.setattr(mediclip, "variant_bank", record)
+    detector = fit_zero_shot(phantoms, settings())
+    assert asked == [(1, 3)]
+    assert 0 < detector.score(queries[0]).score < 1
+
+
+def test_prompts_stand_behind_their_context(settings, make_support, monkeypatch):
+    made = []
+    original = LearnedPrompts.__init__
+
+    def record(self, tower, phrases, places, causal):
+        made.append((phrases, places, causal))
+        original(self, tower, phrases, places, causal)
+
+    monkeypatch.setattr(LearnedPrompts, "__init__", record)
+    fit_few_shot(make_support(), settings(epochs=1))
+    assert made == [((NORMAL, ABNORMAL), ("end",), True)]
+
+
+def test_an_encoder_without_text(make_support, tiny_folder):
+    without = resolve_peer("mediclip", encoder={"name": str(tiny_folder), "input_px": 70})
+    with pytest.raises(WeightsError, match="no text tower"):
+        fit_few_shot(make_support(), without)
+
+
+@pytest.mark.slow
+def test_random_weights_are_enough_for_a_smoke_test(make_support, queries):
+    encoder = {"name": "clip-vit-b16", "random_weights": True, "input_px": 64}
+    settings = resolve_peer("mediclip", encoder=encoder, options={"epochs": 1, "variants": 1})
+    detector = fit_few_shot(make_support(2, 0), settings)
+    assert 0 < detector.score(queries[0]).score < 1
+
+
+def test_the_official_preset():
+    settings = resolve_peer("mediclip", "official")
+    assert (settings.encoder.input_px, settings.encoder.layers) == (224, (12, 18, 24))
+    assert settings.encoder.normalise == "own"
+    options = Options(**settings.options)
+    assert (options.epochs, options.batch_size, options.variants) == (200, 8, None)
