@@ -82,6 +82,38 @@ class Sample:
 
 
 @dataclass(frozen=True)
+class Decision:
+    """What a calibrated detector makes of a score, and by which rule."""
+
+    abnormal: bool
+    rule: str
+    """In words, with its threshold: shown wherever the decision is."""
+    p_value: float
+    """Share of normal images that score at least as high, never below 1 / (n + 1)."""
+    probability: float | None = None
+    """Calibrated on labelled images; None without any."""
+    in_domain: bool = True
+    """False: the image is unlike all that the detector was fitted on; its score means little."""
+    domain_p_value: float | None = None
+
+
+@dataclass(frozen=True)
+class Region:
+    """One connected part of a map above the calibrated level, in the image's own pixels."""
+
+    image: int
+    """Slice, frame or tile number; 0 for a picture."""
+    area_px: int
+    area_mm2: float | None
+    box_xyxy_px: tuple[int, int, int, int]
+    """Left, top, right, bottom; right and bottom are outside."""
+    centroid_xy_px: tuple[float, float]
+    peak: float
+    peak_xy_px: tuple[int, int]
+    mean: float
+
+
+@dataclass(frozen=True)
 class Prediction:
     """What a detector says about one image.
 
@@ -96,3 +128,6 @@ class Prediction:
     score_memory: float | None
     drift: FloatArray | None
     source: str
+    decision: Decision | None = None
+    """None before `recap calibrate`, but for few-shot detectors, which estimate it by leaving
+    support images out."""

@@ -41,7 +41,7 @@ def out(tmp_path_factory):
     grid = {m: [made_cell(m, "Brain", 4, s) for s in (0, 1)] for m in ("recap", "nearest")}
     grid["recap"].append(made_cell("recap", "Brain", 16, 0))
     for cell in (cell for own in grid.values() for cell in own):
-        write_cell(folder, cell)
+        write_cell(folder, cell, maps=cell.shots == 4)
     write_experiment(folder, "grid", grid)
     rows = [
         summary_row("recap", "image_auroc", experiment="components"),

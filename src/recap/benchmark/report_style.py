@@ -46,7 +46,7 @@ details.part > summary { margin-top: 2.5rem; font-size: 1.2rem; font-weight: 600
 @media print {
   #summary, #tables, details.part { page: wide; }
   #studies { display: block; }
-  #studies > section { break-inside: avoid; }
+  #tables > section, #studies > section { break-inside: avoid; }
   .plots { display: block; }
   nav > ul { columns: 2; }
   .plot { margin-bottom: 1rem; padding: 0; border: 0; break-inside: avoid; }

@@ -1,0 +1,51 @@
+"""Every method by its name: settings that are checked, and what each can do."""
+
+import pytest
+
+from recap.config import PeerSettings, Settings
+from recap.errors import InputError, SettingsError
+from recap.peers.fitting import fit_few_shot, fit_zero_shot
+from recap.peers.methods import METHODS, has_zero_shot, resolve_method, uses_abnormal
+from recap.peers.registry import PEERS
+
+
+@pytest.mark.parametrize("method", PEERS)
+def test_both_presets_of_every_method_resolve(method):
+    equal, official = (resolve_method(method, preset) for preset in ("equal", "official"))
+    assert isinstance(equal, PeerSettings)
+    assert equal.encoder.input_px == 240
+    assert equal.options.keys() == official.options.keys()
+    assert (equal.encoder, equal.options) != (official.encoder, official.options)
+    again = PeerSettings.model_validate_json(equal.model_dump_json())
+    assert again == equal
+    assert PEERS[method].module.STATEMENT.endswith(".")
+
+
+def test_ours_too():
+    assert isinstance(resolve_method("recap", "paper"), Settings)
+    assert resolve_method("static").model.conditioning == "static"
+    assert resolve_method("recap", overrides=["model.eta=0.2"]).model.eta == 0.2
+
+
+def test_wrong_names_are_named():
+    with pytest.raises(SettingsError, match=r"'patch-core'.*Did you mean 'patchcore'"):
+        resolve_method("patch-core")
+    with pytest.raises(SettingsError, match=r"preset 'fast' of visualad.*equal or official"):
+        resolve_method("visualad", "fast")
+    with pytest.raises(SettingsError, match=r"options\.epoch'.*options\.epochs"):
+        resolve_method("visualad", overrides=["options.epoch=3"])
+    with pytest.raises(SettingsError, match=r"options\.epochs = -1"):
+        resolve_method("mvfa", overrides=["options.epochs=-1"])
+
+
+def test_abilities():
+    assert [m for m in METHODS if not has_zero_shot(m)] == ["nearest", "patchcore", "anomalydino"]
+    ignoring = [m for m in METHODS if not uses_abnormal(m)]
+    assert ignoring == ["nearest", "patchcore", "anomalydino", "mediclip"]
+
+
+def test_what_a_method_cannot_do_is_said_before_the_work():
+    with pytest.raises(InputError, match="PatchCore has no zero-shot form"):
+        fit_zero_shot([], resolve_method("patchcore"))
+    with pytest.raises(InputError, match="no normal images"):
+        fit_few_shot([], resolve_method("uniadet"))
