@@ -23,7 +23,7 @@ summary { cursor: pointer; color: var(--accent); }
 details.part > summary { margin-top: 2.5rem; font-size: 1.2rem; font-weight: 600; }
 #studies {
   display: grid; gap: 0 1.5rem; align-items: start;
-  grid-template-columns: repeat(auto-fill, minmax(min(100%, 34rem), 1fr));
+  grid-template-columns: repeat(auto-fill, minmax(min(100%, 42rem), 1fr));
 }
 #studies > section { min-width: 0; }
 #studies h2 { font-size: 1.05rem; margin-top: 2rem; }

@@ -19,6 +19,7 @@ from recap.cli.bench_options import (
     grid_settings,
     tell_failures,
 )
+from recap.cli.bench_report import figures_command, report_command
 from recap.cli.bench_speed import speed_command
 from recap.cli.bench_studies import ablate, sweep
 from recap.cli.options import Config, Overrides, Preset
@@ -30,6 +31,8 @@ app = typer.Typer(
 app.command()(ablate)
 app.command()(sweep)
 app.command("speed")(speed_command)
+app.command("figures")(figures_command)
+app.command("report")(report_command)
 
 
 @app.command()
