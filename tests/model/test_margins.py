@@ -58,7 +58,7 @@ def test_what_is_passed_over_is_below_rounding():
     theirs = gradients(dense(taps, weight, anchors), weight, anchors, slopes)
     for one, other in zip(ours, theirs, strict=True):
         assert (one - other).abs().max() < 1e-6 * other.abs().max()
-        assert not torch.equal(one, other)
+    assert not torch.equal(ours[0], theirs[0])  # something was passed over
 
 
 def test_a_black_image_has_no_infinite_gradient():

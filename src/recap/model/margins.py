@@ -36,21 +36,29 @@ class _Margins(torch.autograd.Function):
         ctx: Any, taps: Tensor, weight: Tensor, tokens: Tensor, direction: Tensor
     ) -> Tensor:
         inverse = tokens.norm(dim=-1).clamp_min(EPSILON).reciprocal()  # (B, R)
-        # Not a matrix product: with a single column that is five times as slow.
-        margins = (tokens * direction.unsqueeze(1)).sum(dim=-1) * inverse
+        # In this order: with the vector on the right the product takes twelve times as long.
+        margins = torch.bmm(direction.unsqueeze(1), tokens.mT).squeeze(1) * inverse
         ctx.save_for_backward(taps, tokens, direction, inverse, margins)
         return margins
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[None, Tensor, None, Tensor]:
         taps, tokens, direction, inverse, margins = ctx.saved_tensors
-        (gradient,) = gradients
-        size = gradient.abs()
-        image, patch = (size > NEGLIGIBLE * size.amax()).nonzero(as_tuple=True)
-        p, scale = tokens[image, patch], inverse[image, patch].unsqueeze(-1)
-        slope = gradient[image, patch].unsqueeze(-1) * scale
+        slope = gradients[0] * inverse
+        to_direction = torch.bmm(slope.unsqueeze(1), tokens).squeeze(1)
         # dφ / dp = (d − φ p̂) / ‖p‖ with d = q̃_a − q̃_n and p̂ = p / ‖p‖
-        to_tokens = direction[image].sub_(p * (margins[image, patch].unsqueeze(-1) * scale))
-        to_tokens.mul_(slope).mul_(torch.where(p > 0, 1.0, SLOPE))
-        to_direction = torch.zeros_like(direction).index_add_(0, image, p * slope)
-        return None, to_tokens.T @ taps[image, patch], None, to_direction
+        chosen = _steep(gradients[0])
+        image = chosen // taps.shape[1]
+        slope = slope.flatten()[chosen].unsqueeze(1)
+        along = (margins * inverse).flatten()[chosen].unsqueeze(1)
+        p = tokens.flatten(0, 1).index_select(0, chosen)
+        to_tokens = direction.index_select(0, image).addcmul_(p, along, value=-1).mul_(slope)
+        to_adapter = torch.ops.aten.leaky_relu_backward(to_tokens, p, SLOPE, True)
+        x = taps.flatten(0, 1).index_select(0, chosen)
+        return None, to_adapter.T @ x, None, to_direction
+
+
+def _steep(gradient: Tensor) -> Tensor:
+    """Positions, among all patches of all images, whose slope is not negligible."""
+    size = gradient.abs().flatten()
+    return (size > NEGLIGIBLE * size.amax()).nonzero().squeeze(1)

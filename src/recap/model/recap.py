@@ -1,9 +1,11 @@
 """ReCAP: one image through the model, in the order of the method's eight steps."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import cast
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from recap.config import Settings
@@ -74,7 +76,8 @@ class ReCAP(Scorer):
 
     def forward(self, pixels: Tensor) -> Output:
         """Score a batch of 0..1 pixels (B, 3, S, S)."""
-        return self.score_tokens(self.adapt(self.prefix(pixels)))
+        prefix = self.prefix(pixels)
+        return replace(self.score_tokens(self.adapt(prefix)), descriptor=self.describe(prefix))
 
     @torch.no_grad()
     def prefix(self, pixels: Tensor) -> Tensor:
@@ -86,6 +89,16 @@ class ReCAP(Scorer):
         if self.writes_back:
             return self.encoder.run(self.encoder.embed(pixels), 0, self.encoder.layers[0])
         return self.encoder.taps(pixels)
+
+    @torch.no_grad()
+    def describe(self, prefix: Tensor) -> Tensor:
+        """Each image as one unit vector, from the frozen prefix: the mean over its patches.
+
+        Of the last tapped layer; when writing back of the first, as the others are no longer the
+        encoder's own. (B, L, R, width) or (B, T, width) -> (B, width).
+        """
+        patches = self.encoder.patches(prefix) if self.writes_back else prefix[:, -1]
+        return F.normalize(patches.mean(dim=1), dim=-1)
 
     def adapt(self, prefix: Tensor) -> Tokens:
         """Scoring tokens from the frozen prefix; without adapters, the taps themselves."""
