@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from recap.config import Settings, resolve_settings
     from recap.io import read_image
     from recap.model.build import build_model
-    from recap.peers.loading import load
+    from recap.runtime.loading import load
     from recap.scoring.detector import Detector
     from recap.training.fit import fit
     from recap.types import Image, Prediction
@@ -45,7 +45,7 @@ _LAZY = {
     "Settings": "recap.config",
     "build_model": "recap.model.build",
     "fit": "recap.training.fit",
-    "load": "recap.peers.loading",
+    "load": "recap.runtime.loading",
     "read_image": "recap.io",
     "resolve_settings": "recap.config",
 }

@@ -131,3 +131,5 @@ class Prediction:
     decision: Decision | None = None
     """None before `recap calibrate`, but for few-shot detectors, which estimate it by leaving
     support images out."""
+    descriptor: FloatArray | None = None
+    """The image as a whole, as the encoder sees it: a unit vector. None from other methods."""

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -17,6 +18,17 @@ from recap.errors import InputError, RecapError
 from stub_jobs import Desk, stub_jobs
 
 needs_ray = pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed: extra `ray`")
+
+
+@contextmanager
+def time_to_start():
+    """Ray gives its processes 30 s to start; a machine busy with other work takes longer."""
+    try:
+        yield
+    except Exception as error:
+        if "timed out during startup" not in str(error):
+            raise
+        pytest.skip(f"the machine is too busy for Ray to start: {error}")
 
 
 @pytest.fixture
@@ -73,7 +85,8 @@ def test_a_dead_worker_costs_only_its_own_cell(tmp_path, tests_importable):
 
     desk = Desk()
     todo = stub_jobs(tmp_path, "die", "work", "die once", "fail")
-    run_on_ray(todo, 2, desk.start, desk.end)
+    with time_to_start():
+        run_on_ray(todo, 2, desk.start, desk.end)
     problem = "chest.png: is damaged."
     assert desk.ended == {"die-0": DIED, "work-1": "", "die once-2": "", "fail-3": problem}
     assert [len(job.runs()) for job in todo] == [2, 1, 2, 1]
@@ -82,7 +95,7 @@ def test_a_dead_worker_costs_only_its_own_cell(tmp_path, tests_importable):
     def interrupted(job, problem):
         raise KeyboardInterrupt
 
-    with pytest.raises(KeyboardInterrupt):
+    with time_to_start(), pytest.raises(KeyboardInterrupt):
         run_on_ray(stub_jobs(tmp_path, "work", "sleep"), 2, desk.start, interrupted)
     assert not ray.is_initialized()
 
@@ -111,7 +124,8 @@ def test_two_workers_give_what_one_process_gives(grid, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert run_cells(cells, domains, tmp_path / "here") == {}
     out = (tmp_path / "ray").relative_to(tmp_path)
-    assert run_cells(cells, domains, out, engine="ray", jobs=2) == {}
+    with time_to_start():
+        assert run_cells(cells, domains, out, engine="ray", jobs=2) == {}
     assert len(contents(out)) == 4
     assert contents(out) == contents(tmp_path / "here")
 
@@ -122,10 +136,8 @@ def test_a_cluster_that_is_there_already_is_used_and_left(tmp_path, tests_import
     from ray.cluster_utils import Cluster
 
     head = {"num_cpus": 2, "include_dashboard": False, "object_store_memory": 100 * 1024**2}
-    try:
+    with time_to_start():
         cluster = Cluster(initialize_head=True, head_node_args=head)
-    except Exception as error:
-        pytest.skip(f"no cluster could be started here: {error}")
     desk = Desk()
     try:
         todo = stub_jobs(tmp_path, "work", "fail", "work")

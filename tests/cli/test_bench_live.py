@@ -108,7 +108,7 @@ def test_logs_get_a_line_per_cell(cells, capsys):
     assert capsys.readouterr().err.splitlines() == [
         "3 cells, 1 of them done before.",
         f"2/3 {cells[1].name}: image AUROC 98.1, 81 s, about 0:01:21 left",
-        f"3/3 {cells[2].name}: failed (ValueError: x), 1 s, about 0:00:00 left",
+        f"3/3 {cells[2].name}: failed (ValueError: x), 1 s, all done",
     ]
     with watching() as watch:
         assert isinstance(watch, Lines)

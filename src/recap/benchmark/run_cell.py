@@ -72,13 +72,13 @@ def _fit(
     cell: Cell, domains: Sequence[Domain], target: Domain, encoder: Any, work: Path
 ) -> Detector:
     work.mkdir(parents=True, exist_ok=True)
+    where = {"domain": target.name, "work_dir": work, "encoder": encoder}
     if cell.shots == 0:
-        sources = leave_one_out(domains, target.name)
-        return fit_sources(sources, cell.settings, work_dir=work, encoder=encoder)
+        return fit_sources(leave_one_out(domains, target.name), cell.settings, **where)
     support = draw_support(target, cell.shots, cell.draw)
     samples = [*support.normal, *(support.abnormal if uses_abnormal(cell.method) else ())]
     loaded = load_support(samples, cell.settings.reading)
-    return fit_support(loaded, cell.settings, domain=target.name, work_dir=work, encoder=encoder)
+    return fit_support(loaded, cell.settings, **where)
 
 
 def _with_settings(detector: Detector, settings: AnySettings) -> Detector:

@@ -2,17 +2,20 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from recap.benchmark.timed_peers import build_peer
 from recap.config import Settings, settings_from_dict
 from recap.data.augment import COPIES
 from recap.encoders.vit import Encoder
 from recap.errors import InputError
 from recap.model.build import new_model
 from recap.model.recap import ReCAP
+from recap.peers.registry import PEERS
 
 
 @dataclass(frozen=True)
@@ -43,6 +46,10 @@ TIMED: dict[str, TimedMethod] = {
     "recap": TimedMethod(_recap),
     "nearest": TimedMethod(_nearest, zero_shot=False),
     "static": TimedMethod(_static),
+    **{
+        peer.name: TimedMethod(partial(build_peer, peer.name), zero_shot=peer.zero_shot != "no")
+        for peer in PEERS.values()
+    },
 }
 
 

@@ -141,6 +141,8 @@ def _bar(times: TimeLeft, width: int) -> "RenderableType":
 
 def left(times: TimeLeft) -> str:
     """The time left in words."""
+    if times.done == times.total:
+        return "all done"
     seconds = times.seconds()
     return "time left not known yet" if seconds is None else f"about {clock(seconds)} left"
 

@@ -62,6 +62,14 @@ def fit_command(
     restart: Annotated[
         bool, typer.Option("--restart", help="Discard unfinished work and start anew.")
     ] = False,
+    keep_thumbnails: Annotated[
+        bool,
+        typer.Option(
+            "--keep-thumbnails",
+            help="Put small pictures (128 px) of the normal images into the detector, for reports "
+            "and the viewer. They are images of patients.",
+        ),
+    ] = False,
 ) -> None:
     """Fit a detector: on your own folders, on a benchmark domain, or zero-shot on other domains.
 
@@ -78,18 +86,22 @@ def fit_command(
     work_dir = out.with_name(out.name + ".partial")
     if restart and work_dir.exists():
         shutil.rmtree(work_dir)
+    pictures: dict[int, bytes] = {}
     with bars() as report:
         if sources is not None or target is not None:
             _refuse_beside(
                 "--sources and --target",
                 {"--normal": normal, "--abnormal": abnormal, "--masks": masks}
-                | {"--dataset": dataset, "--shots": shots, "--support": support},
+                | {"--dataset": dataset, "--shots": shots, "--support": support}
+                | {"--keep-thumbnails": keep_thumbnails or None},
             )
             detector = _zero_shot(sources, target, settings, work_dir, device, report)
         else:
             samples = _samples(normal, abnormal, masks, dataset, shots, support, draw)
+            if keep_thumbnails:
+                pictures = _thumbnails(samples, settings)
             detector = _few_shot(method, samples, settings, work_dir, device, report)
-    _finish(detector, out, work_dir)
+    _finish(detector, out, work_dir, pictures)
 
 
 def _samples(
@@ -146,6 +158,13 @@ def _few_shot(
     return fit_support(support, settings, domain=domain, **where)
 
 
+def _thumbnails(samples: "list[Sample]", settings: "AnySettings") -> dict[int, bytes]:
+    from recap.training.support import load_support, thumbnails
+
+    normal = [sample for sample in samples if not sample.abnormal]
+    return thumbnails(load_support(normal, settings.reading))
+
+
 def _zero_shot(
     sources: Path | None,
     target: str | None,
@@ -161,15 +180,16 @@ def _zero_shot(
     if sources is None or target is None:
         raise RecapError("Zero-shot needs both --sources ROOT and --target NAME.")
     domains = leave_one_out(find_domains(sources), target)
-    return fit_sources(domains, settings, work_dir=work_dir, device=device, progress=report)
+    where = {"work_dir": work_dir, "device": device, "progress": report}
+    return fit_sources(domains, settings, domain=target, **where)
 
 
-def _finish(detector: "Detector", out: Path, work_dir: Path) -> None:
+def _finish(detector: "Detector", out: Path, work_dir: Path, pictures: Mapping[int, bytes]) -> None:
     from recap.training.devices import is_main_process
 
     if not is_main_process():
         return
-    detector.save(out)
+    detector.save(out, thumbnails=pictures)
     shutil.rmtree(work_dir, ignore_errors=True)
     card = detector.card
     counts = {
@@ -179,3 +199,5 @@ def _finish(detector: "Detector", out: Path, work_dir: Path) -> None:
     typer.echo(f"{out}: {card.mode}, preset {card.settings.preset}, encoder {card.encoder.name}")
     typer.echo(f"Fitted on {counts['normal']} normal and {counts['abnormal']} abnormal images.")
     typer.echo(card.statement)
+    if pictures:
+        typer.echo(f"It holds small pictures of {len(pictures)} normal images: images of patients.")

@@ -2,7 +2,8 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, overload
+from pathlib import Path
+from typing import Literal, NamedTuple, overload
 
 from recap.io.volume import Grid
 from recap.types import Identity, Image
@@ -33,12 +34,20 @@ class LazyImages(Sequence[Image]):
         return self._read(index % self._count)
 
 
+class DicomFrame(NamedTuple):
+    """One frame of a DICOM file, counted from 0."""
+
+    path: Path
+    number: int
+
+
 @dataclass(frozen=True, eq=False)
 class Case:
     """One picture, a clip of frames, a volume in space, or the tissue tiles of a slide.
 
     A volume's `grid` brings a stack of maps back to the source's stored array. `size_hw` is that
-    of the whole source where the images are tiles of it.
+    of the whole source where the images are tiles of it. `dicom_frames` says where a case out of
+    DICOM files came from: for each image, or for each slice of a volume as its files store them.
     """
 
     kind: CaseKind
@@ -47,3 +56,4 @@ class Case:
     identity: Identity = field(default_factory=Identity)
     grid: Grid | None = None
     size_hw: tuple[int, int] | None = None
+    dicom_frames: Sequence[DicomFrame] = ()

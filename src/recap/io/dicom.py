@@ -6,7 +6,7 @@ from pathlib import Path
 from recap.config import ReadingSettings
 from recap.errors import InputError, RecapError
 from recap.extras import require
-from recap.io.case import Case, LazyImages
+from recap.io.case import Case, DicomFrame, LazyImages
 from recap.io.dicom_file import DicomFile, careful, open_file
 from recap.io.dicom_geometry import Plane, why_no_grid
 from recap.io.dicom_stack import Stack, stack_case
@@ -62,6 +62,7 @@ def open_dicom(path: Path, reading: ReadingSettings) -> Case:
         source=str(path),
         images=LazyImages(count, lambda number: read_frame(file, number, window)),
         identity=identity,
+        dicom_frames=[DicomFrame(path, number) for number in range(count)],
     )
 
 
@@ -91,5 +92,6 @@ def _stack_of(file: DicomFile) -> Stack | None:
         planes=planes,
         size_hw=(file.layout.rows, file.layout.columns),
         identity=file.identity(),
+        frames=[DicomFrame(file.path, number) for _, number, _ in placed],
         pick=lambda slice_number: (file, placed[slice_number][1]),
     )

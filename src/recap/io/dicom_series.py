@@ -7,7 +7,7 @@ from pathlib import Path
 
 from recap.config import ReadingSettings
 from recap.errors import InputError
-from recap.io.case import Case, LazyImages
+from recap.io.case import Case, DicomFrame, LazyImages
 from recap.io.dicom import open_dicom, read_frame
 from recap.io.dicom_file import careful, is_directory, open_file, scan_header, why_no_pixels
 from recap.io.dicom_geometry import Plane, same_frame, why_no_grid
@@ -82,12 +82,14 @@ def open_series(series: Series, reading: ReadingSettings) -> Case:
         return open_dicom(series.files[0], reading)
     planes = [plane for plane in series.planes if plane is not None]
     first = open_file(series.files[0])
+    frames = [DicomFrame(path, 0) for path in series.files]
     if len(planes) == len(series.files) and not why_no_grid(planes):
         stack = Stack(
             series.name,
             planes,
             series.size_hw,
             first.identity(),
+            frames,
             lambda number: (open_file(series.files[number]), 0),
         )
         return stack_case(stack, reading)
@@ -95,7 +97,8 @@ def open_series(series: Series, reading: ReadingSettings) -> Case:
     images = LazyImages(
         len(series.files), lambda number: read_frame(open_file(series.files[number]), 0, window)
     )
-    return Case("frames", series.name, images, replace(first.identity(), instance=""))
+    identity = replace(first.identity(), instance="")
+    return Case("frames", series.name, images, identity, dicom_frames=frames)
 
 
 def _scan(path: Path) -> Series | Slice:

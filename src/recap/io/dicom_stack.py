@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from recap.config import Axis, ReadingSettings
 from recap.errors import InputError
-from recap.io.case import Case, LazyImages
+from recap.io.case import Case, DicomFrame, LazyImages
 from recap.io.dicom_display import Display
 from recap.io.dicom_file import DicomFile
 from recap.io.dicom_geometry import Plane, as_acquired, stored_affine
@@ -32,6 +32,7 @@ class Stack:
     planes: Sequence[Plane]
     size_hw: tuple[int, int]
     identity: Identity
+    frames: Sequence[DicomFrame]
     pick: Callable[[int], tuple[DicomFile, int]]
 
 
@@ -96,7 +97,7 @@ def _case_cut(stack: Stack, axis: Axis, given: Window | None) -> Case:
 
 def _case(stack: Stack, grid: Grid, images: LazyImages) -> Case:
     identity = replace(stack.identity, instance="")
-    return Case("volume", stack.source, images, identity, grid)
+    return Case("volume", stack.source, images, identity, grid, dicom_frames=stack.frames)
 
 
 def _slice(stack: Stack, number: int) -> tuple[NDArray[Any], Display, DicomFile, int]:

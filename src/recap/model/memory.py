@@ -10,19 +10,37 @@ CHUNK_ROWS = 16_384
 
 def build_memory(tokens: Tensor, coreset: int | None = None) -> Tensor:
     """Unit rows of all patches of all images: (N, R, C) -> (M, C)."""
+    return choose_rows(tokens, coreset)[0]
+
+
+def choose_rows(tokens: Tensor, coreset: int | None = None) -> tuple[Tensor, Tensor | None]:
+    """The memory's rows and, if it is a coreset, which of the N · R patches they are: (M,)."""
     rows = F.normalize(tokens.flatten(0, 1), dim=-1)
     if coreset is None or coreset >= len(rows):
-        return rows
-    return rows[k_centre(rows, coreset)]
+        return rows, None
+    chosen = k_centre(rows, coreset)
+    return rows[chosen], chosen
 
 
 def nearest_distance(tokens: Tensor, memory: Tensor) -> Tensor:
     """(Eq. 5) d = min over memory rows of 1 − cosine: (B, R, C), (M, C) -> (B, R)."""
     queries = F.normalize(tokens, dim=-1).flatten(0, 1)
-    best = queries.new_full((len(queries),), -torch.inf)
+    best = queries.new_full(queries.shape[:1], -torch.inf)  # len() would fix an export's batch
     for chunk in memory.split(CHUNK_ROWS):
         best = torch.maximum(best, (queries @ chunk.T).amax(dim=-1))
     return (1 - best).view(tokens.shape[:2])
+
+
+def nearest_rows(tokens: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
+    """(Eq. 5) The distance, and the row that is so near: (R, C), (M, C) -> (R,), (R,)."""
+    queries = F.normalize(tokens, dim=-1)
+    best = queries.new_full((len(queries),), -torch.inf)
+    where = torch.zeros(len(queries), dtype=torch.long, device=queries.device)
+    for number, chunk in enumerate(memory.split(CHUNK_ROWS)):
+        cosine, row = (queries @ chunk.T).max(dim=-1)
+        where = torch.where(cosine > best, row + number * CHUNK_ROWS, where)
+        best = torch.maximum(best, cosine)
+    return 1 - best, where
 
 
 def normalised_distance(distance: Tensor) -> Tensor:

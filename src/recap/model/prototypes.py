@@ -43,7 +43,7 @@ class PrototypePair(nn.Module):
     def forward(self, tokens: Tensor) -> Tensor:
         """Anchors for each image: (B, R, C) -> (B, 2, C)."""
         if self.weight is None:
-            return F.normalize(self.base, dim=-1).expand(len(tokens), -1, -1)
+            return F.normalize(self.base, dim=-1).expand(tokens.shape[0], -1, -1)
         projected = project(self.weight, context(tokens))
         if self.conditioning == "unbounded":
             return F.normalize(self.base + projected, dim=-1)

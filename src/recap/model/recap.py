@@ -14,7 +14,7 @@ from recap.model.adapters import Adapter, write_back
 from recap.model.fusion import fuse_branches, fuse_layers, image_score
 from recap.model.logits import class_logits, margin, probability
 from recap.model.maps import upsample
-from recap.model.memory import build_memory, nearest_distance, normalised_distance
+from recap.model.memory import choose_rows, nearest_distance, normalised_distance
 from recap.model.prototypes import PrototypePair, random_prototypes
 from recap.model.scorer import BranchOutput, Output, Scorer
 
@@ -35,6 +35,9 @@ class ReCAP(Scorer):
 
     memory: Tensor | None
     """Unit rows (L, 2, M, C), or (L, 1, M, C) where both branches share the encoder's tokens."""
+    memory_origin: Tensor | None
+    """Of a coreset, which of the N · R patches that it was chosen from its rows are: (L, 2, M) or
+    (L, 1, M). None where the memory has all of them, in their order."""
 
     def __init__(self, encoder: Encoder, settings: Settings, trained_head: bool = True) -> None:
         super().__init__()
@@ -55,6 +58,7 @@ class ReCAP(Scorer):
         self.theta_seg = nn.Parameter(torch.zeros(layers), requires_grad=weighs)
         self.theta_det = nn.Parameter(torch.zeros(layers), requires_grad=weighs)
         self.register_buffer("memory", None)
+        self.register_buffer("memory_origin", None)
 
     @property
     def writes_back(self) -> bool:
@@ -76,7 +80,10 @@ class ReCAP(Scorer):
 
     def forward(self, pixels: Tensor) -> Output:
         """Score a batch of 0..1 pixels (B, 3, S, S)."""
-        prefix = self.prefix(pixels)
+        return self.score_prefix(self.prefix(pixels))
+
+    def score_prefix(self, prefix: Tensor) -> Output:
+        """Score images from their frozen prefix, which heads on one encoder may share."""
         return replace(self.score_tokens(self.adapt(prefix)), descriptor=self.describe(prefix))
 
     @torch.no_grad()
@@ -208,11 +215,13 @@ class ReCAP(Scorer):
     def remember(self, normal: Tokens) -> None:
         """Build the memory from the tokens of normal images."""
         branches = (SEG, DET) if self.trained_head else (DET,)
-        rows = [
-            torch.stack([build_memory(layer[b], self.settings.memory.coreset) for b in branches])
-            for layer in normal
-        ]
-        self.memory = torch.stack(rows)
+        coreset = self.settings.memory.coreset
+        made = [choose_rows(layer[branch], coreset) for layer in normal for branch in branches]
+        self.memory = torch.stack([rows for rows, _ in made]).unflatten(0, (-1, len(branches)))
+        chosen = [origin for _, origin in made if origin is not None]
+        self.memory_origin = (
+            torch.stack(chosen).unflatten(0, (-1, len(branches))) if chosen else None
+        )
 
 
 def concatenate(images: Sequence[Tokens]) -> Tokens:

@@ -52,6 +52,8 @@ class Job:
     checkpoint: Checkpoint | None
     """For methods that are trained by gradients; saves and restores whatever requires them."""
     work_dir: Path | None
+    target: str = ""
+    """The domain that will be scored, where it is known: methods with text name it."""
 
     def encoded(self, model: Any, images: LabelledImages) -> PrefixStore:
         """`model.prefix(pixels)` of all images, computed once; indexed by lists of positions."""
@@ -96,6 +98,7 @@ def fit_few_shot(
         mode,
         records,
         lambda size: support_images(ordered, size, domain),
+        domain,
         (work_dir, device, progress, encoder),
     )
 
@@ -108,8 +111,9 @@ def fit_zero_shot(
     device: str = "auto",
     progress: Progress = silent,
     encoder: Any = None,
+    domain: str = "",
 ) -> Detector:
-    """Fit on the pools of other domains."""
+    """Fit on the pools of other domains; `domain` names the one that will be scored."""
     peer = find_peer(settings.method)
     if peer.zero_shot == "no":
         raise InputError(f"{peer.title} has no zero-shot form: it needs images of the target.")
@@ -120,6 +124,7 @@ def fit_zero_shot(
         "zero-shot",
         [dict(record) for record in source_records(samples)],
         lambda size: source_images(samples, size, settings.reading),
+        domain,
         (work_dir, device, progress, encoder),
     )
 
@@ -130,6 +135,7 @@ def _fit(
     mode: Mode,
     records: list[dict[str, Any]],
     images_at: Callable[[int], LabelledImages],
+    target: str,
     where: tuple[Path | None, str, Progress, Any],
 ) -> Detector:
     work_dir, device, progress, encoder = where
@@ -142,7 +148,7 @@ def _fit(
         mark = fingerprint(mode, settings, encoder, records)
         checkpoint = Checkpoint(work_dir, mark) if work_dir else None
         images = images_at(encoder.input_px)
-        job = Job(settings, options, mode == "zero-shot", progress, checkpoint, work_dir)
+        job = Job(settings, options, mode == "zero-shot", progress, checkpoint, work_dir, target)
         fitted: Fitted = module.fit(model, images, job)
     model.eval()
     scale = fitted.map_scale or map_scale(model, images)

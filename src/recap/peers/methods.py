@@ -81,12 +81,14 @@ def fit_support(
     return fit_few_shot(list(support), settings, **where)
 
 
-def fit_sources(sources: "Sequence[Domain]", settings: AnySettings, **where: Any) -> "Detector":
-    """Fit on the pools of other domains; `where` as for `fit_support`."""
+def fit_sources(
+    sources: "Sequence[Domain]", settings: AnySettings, *, domain: str = "", **where: Any
+) -> "Detector":
+    """Fit on the pools of other domains, to score `domain`; `where` as for `fit_support`."""
     if isinstance(settings, PeerSettings):
         from recap.peers import fitting
 
-        return fitting.fit_zero_shot(sources, settings, **where)
+        return fitting.fit_zero_shot(sources, settings, domain=domain, **where)
     from recap.training.zeroshot import fit_zero_shot
 
     return fit_zero_shot(sources, settings, **where)

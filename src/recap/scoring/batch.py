@@ -21,9 +21,11 @@ from recap.extras import require
 from recap.fetch import sha256_of
 from recap.io import Case
 from recap.scoring.cases import CasePrediction, score_case
+from recap.scoring.decided import decided_by, decision_columns
 from recap.scoring.detector import Detector
 from recap.scoring.outputs import save_image_table, save_map
 from recap.scoring.parts import Parts
+from recap.scoring.regions import IgnoreMasks, ignore_masks
 from recap.scoring.rows import Row, appending, number_text, read_rows, write_rows
 
 TABLE, MANIFEST, PARTS = "scores.csv", "manifest.json", "parts"
@@ -39,17 +41,21 @@ def score_to_folder(
     draw: Draw,
     progress: Progress = lambda stage, done, total, name: None,
     reading: ReadingSettings | None = None,
+    ignore: Path | None = None,
 ) -> list[Row]:
     """Score every case that has no result yet; returns all rows, in the order of the cases.
 
     Progress comes in two stages: "score" counts cases, "images" those of a volume or slide.
+    `ignore` is a folder of masks named like the cases: what they mark is in no region.
     """
     started = time.time()
     reading = reading or detector.card.settings.reading
+    masks = None if ignore is None else ignore_masks(ignore, [Path(c.name) for c in cases])
     out.mkdir(parents=True, exist_ok=True)
-    _refuse_other_results(out, detector, reading)
+    decided = decided_by(detector, ignore)
+    _refuse_other_results(out, detector, reading, decided)
     finished = {row.case: row for row in read_rows(out / TABLE) if row.status == "ok"}
-    _write_manifest(out, detector, reading, "running", [], started)
+    _write_manifest(out, detector, reading, decided, "running", [], started)
     rows: list[Row] = []
     with appending(out / TABLE, finished.values()) as append:
         for index, found in enumerate(cases):
@@ -57,13 +63,13 @@ def score_to_folder(
             digest = _digest(found.files)
             row = finished.get(found.name)
             if row is None or row.sha256 != digest:
-                row = _score_found(detector, found, digest, out, draw, reading, progress)
+                row = _score_found(detector, found, digest, out, draw, reading, progress, masks)
                 append(row)
             rows.append(row)
     progress("score", len(cases), len(cases), "")
     shutil.rmtree(out / PARTS, ignore_errors=True)  # what is left there belongs to no case
     write_rows(out / TABLE, rows)
-    _write_manifest(out, detector, reading, "complete", rows, started)
+    _write_manifest(out, detector, reading, decided, "complete", rows, started)
     return rows
 
 
@@ -75,6 +81,7 @@ def _score_found(
     draw: Draw,
     reading: ReadingSettings,
     progress: Progress,
+    masks: IgnoreMasks | None,
 ) -> Row:
     path = found.path
     try:
@@ -89,7 +96,8 @@ def _score_found(
             if several:
                 progress("images", done, total, found.name)
 
-        prediction = score_case(detector, case, parts, count, reading.volume_top_k)
+        prediction = score_case(detector, case, parts, count, reading=reading)
+        decided = decision_columns(detector, found, case, prediction, reading, out, masks)
         map_file = save_map(out, found.name, case, prediction)
         overlay_file = f"overlays/{found.name}.png"
         (out / overlay_file).parent.mkdir(parents=True, exist_ok=True)
@@ -116,6 +124,7 @@ def _score_found(
         map_step_px=number_text(prediction.source_px_per_px),
         overlay=overlay_file,
         table=table,
+        **decided,
     )
 
 
@@ -130,14 +139,17 @@ def _digest(files: Sequence[Path]) -> str:
     return digests[0] if len(digests) == 1 else sha256("".join(digests).encode()).hexdigest()
 
 
-def _refuse_other_results(out: Path, detector: Detector, reading: ReadingSettings) -> None:
-    """Results of two detectors, or of files read in two ways, never mix in one table."""
+def _refuse_other_results(
+    out: Path, detector: Detector, reading: ReadingSettings, decided: dict[str, Any] | None
+) -> None:
+    """Results of two detectors, or of files read or decided in two ways, never mix."""
     path = out / MANIFEST
     if not path.exists():
         return
     try:
         before = json.loads(path.read_text(encoding="utf-8"))
         fingerprint, read_as = before["bundle"]["fingerprint"], before["reading"]
+        decided_before = before["decisions"]
     except (ValueError, KeyError, TypeError) as error:
         raise InputError(f"{path} is damaged. Choose another --out.") from error
     if fingerprint != detector.card.fingerprint:
@@ -147,12 +159,18 @@ def _refuse_other_results(out: Path, detector: Detector, reading: ReadingSetting
             f"{out} holds results of files that were read with other settings ({read_as}). "
             "Choose another --out."
         )
+    if decided_before != decided:
+        raise InputError(
+            f"{out} holds results that were decided by another calibration or with other ignore "
+            "masks. Choose another --out."
+        )
 
 
 def _write_manifest(
     out: Path,
     detector: Detector,
     reading: ReadingSettings,
+    decided: dict[str, Any] | None,
     status: str,
     rows: Sequence[Row],
     started: float,
@@ -165,8 +183,9 @@ def _write_manifest(
         "errors": {row.case: row.error for row in failed},
         "seconds": round(time.time() - started, 3),
         "started_unix": round(started, 3),
-        "bundle": card.model_dump(mode="json", exclude={"support", "losses"}),
+        "bundle": card.model_dump(mode="json", exclude={"support", "losses", "calibration"}),
         "reading": reading.model_dump(mode="json"),
+        "decisions": decided,
         "maps": {
             "npy": "float32; pictures and frames in source pixels, slides as docs/files.md says",
             "nii.gz": "float32, on the source volume's own grid",

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -9,12 +10,15 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from recap.config import AnySettings
 from recap.errors import BundleError
+from recap.scoring.calibration import Calibration
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 FORMAT = 1
 CARD, TENSORS = "bundle.json", "head.safetensors"
+THUMBNAILS = "support"
+"""Folder of small pictures of support images, by their number in the card; seldom there."""
 Mode = Literal["few-shot", "zero-shot", "normal-only"]
 
 
@@ -44,10 +48,25 @@ class Card(BaseModel):
     """Map values drawn from nothing to full strength, the same for every image."""
     versions: dict[str, str]
     fingerprint: str
+    """Of the fit; calibration leaves it as it is."""
+    calibration: Calibration | None = None
+    thumbnails: int = 0
+    """How many small pictures of support images lie in the bundle: images of patients, kept only
+    where that was asked for."""
 
 
-def write_bundle(folder: Path, card: Card, tensors: "dict[str, Tensor]") -> None:
-    """Write a bundle beside its place, then move it there whole."""
+def write_bundle(
+    folder: Path,
+    card: Card,
+    tensors: "dict[str, Tensor]",
+    keep: Path | None = None,
+    thumbnails: Mapping[int, bytes] | None = None,
+) -> None:
+    """Write a bundle beside its place, then move it there whole.
+
+    What else lies in the bundle `keep` is carried over. `thumbnails` are PNGs of support images
+    by their number.
+    """
     from safetensors.torch import save_file
 
     if folder.exists():
@@ -55,12 +74,35 @@ def write_bundle(folder: Path, card: Card, tensors: "dict[str, Tensor]") -> None
     partial = folder.with_name(folder.name + ".writing")
     if partial.exists():
         shutil.rmtree(partial)
-    partial.mkdir(parents=True)
+    if keep is not None:
+        shutil.copytree(keep, partial, ignore=shutil.ignore_patterns(CARD, TENSORS))
+    partial.mkdir(parents=True, exist_ok=True)
     save_file(tensors, partial / TENSORS)
+    for number, png in (thumbnails or {}).items():
+        (partial / THUMBNAILS).mkdir(exist_ok=True)
+        thumbnail_file(partial, number).write_bytes(png)
+    count = len(list((partial / THUMBNAILS).glob("*.png")))
+    card = card.model_copy(update={"thumbnails": count})
     (partial / CARD).write_text(card.model_dump_json(indent=2) + "\n", encoding="utf-8")
-    if folder.exists():
-        shutil.rmtree(folder)
+    _replace(folder, partial)
+
+
+def thumbnail_file(folder: Path, number: int) -> Path:
+    """Where a bundle has the small picture of a support image, if it has it."""
+    return folder / THUMBNAILS / f"{number:06d}.png"
+
+
+def _replace(folder: Path, partial: Path) -> None:
+    """Two renames, so that a kill between them leaves both bundles whole on disk."""
+    if not folder.exists():
+        partial.rename(folder)
+        return
+    old = folder.with_name(folder.name + ".replaced")
+    if old.exists():
+        shutil.rmtree(old)
+    folder.rename(old)
     partial.rename(folder)
+    shutil.rmtree(old)
 
 
 def read_card(folder: Path) -> Card:

@@ -5,11 +5,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from recap.config import ReadingSettings
 from recap.errors import InputError
 from recap.io import Case
 from recap.scoring.detector import Detector
+from recap.scoring.domain_guard import mean_descriptor
 from recap.scoring.parts import ImageScore, Part, Parts
-from recap.types import FloatArray, Image
+from recap.types import Decision, FloatArray, Image
 
 # A slide's map keeps one value for this many pixels of a tile per side: no detector sees finer.
 SLIDE_MAP_STEP_PX = 16
@@ -31,6 +33,10 @@ class CasePrediction:
     """Row and column where each image starts in its source: tiles of a slide; otherwise 0, 0."""
     map: FloatArray
     source_px_per_px: float = 1.0
+    decision: Decision | None = None
+    """Of the whole case; None without a calibration on cases of its kind."""
+    descriptor: FloatArray | None = None
+    """The case as the encoder sees it: the mean of its images, a unit vector."""
 
     @property
     def score(self) -> float:
@@ -49,13 +55,18 @@ def score_case(
     parts: Parts | None = None,
     progress: Progress = lambda done, total: None,
     top_k: float | None = None,
+    reading: ReadingSettings | None = None,
 ) -> CasePrediction:
     """Score every image of a case and put the results together.
 
     Images whose result is among the `parts` already are not scored again. The case's score is the
-    mean over the highest share `top_k` of its images.
+    mean over the highest share `top_k` of its images. `reading` is how the case was read, if not
+    as the detector's settings say: a calibration holds for one way only.
     """
     parts = Parts(None) if parts is None else parts
+    reading = reading or detector.card.settings.reading
+    if top_k is not None:
+        reading = reading.model_copy(update={"volume_top_k": top_k})
     kept: list[Part] = []
     for number in range(len(case.images)):
         progress(number, len(case.images))
@@ -66,13 +77,18 @@ def score_case(
         kept.append(part)
     progress(len(case.images), len(case.images))
     scores = tuple(part.scores for part in kept)
-    total = combine_scores(scores, top_k or detector.card.settings.reading.volume_top_k)
-    origins = tuple(part.origin_px for part in kept)
-    if case.kind == "slide":
-        return CasePrediction(total, scores, origins, *lay_out(kept, case.size_hw or (0, 0)))
-    maps = [part.map for part in kept]
-    whole = maps[0] if case.kind == "image" else _stack(maps, case)
-    return CasePrediction(total, scores, origins, whole)
+    total = combine_scores(scores, reading.volume_top_k)
+    descriptor = mean_descriptor([part.descriptor for part in kept])
+    whole, step = _whole_map(kept, case)
+    return CasePrediction(
+        total=total,
+        images=scores,
+        origins_px=tuple(part.origin_px for part in kept),
+        map=whole,
+        source_px_per_px=step,
+        decision=detector.decide(total.score, descriptor, case.kind, reading),
+        descriptor=descriptor,
+    )
 
 
 def combine_scores(scores: Sequence[ImageScore], share: float) -> ImageScore:
@@ -120,10 +136,18 @@ def _score_part(detector: Detector, image: Image, is_tile: bool) -> Part:
     prediction = detector.score(image)
     scores = ImageScore(prediction.score, prediction.score_prototype, prediction.score_memory)
     if not is_tile:
-        return Part(scores, prediction.map)
+        return Part(scores, prediction.map, descriptor=prediction.descriptor)
     geometry = image.geometry
     step = geometry.source_px_per_px * SLIDE_MAP_STEP_PX
-    return Part(scores, pool_map(prediction.map), geometry.origin_px, step)
+    pooled = pool_map(prediction.map)
+    return Part(scores, pooled, geometry.origin_px, step, prediction.descriptor)
+
+
+def _whole_map(kept: Sequence[Part], case: Case) -> tuple[FloatArray, float]:
+    """One map of all images, and how many source pixels one of its values stands for."""
+    if case.kind == "slide":
+        return lay_out(kept, case.size_hw or (0, 0))
+    return (kept[0].map if case.kind == "image" else _stack([p.map for p in kept], case)), 1.0
 
 
 def _stack(maps: Iterable[FloatArray], case: Case) -> FloatArray:

@@ -1,6 +1,6 @@
 """The predictor: one object that scores images, saves itself and comes back the same."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,11 +13,15 @@ from recap.encoders.load import RANDOM, load_encoder
 from recap.encoders.vit import Encoder
 from recap.errors import BundleError, WeightsError
 from recap.io import image_from_array, read_image
+from recap.io.case import CaseKind
 from recap.io.resize import SquareResize
 from recap.model.recap import ReCAP
 from recap.model.scorer import Output, Scorer
+from recap.scoring.arrays import Runtime, as_output
 from recap.scoring.bundle import Card, read_card, read_tensors, write_bundle
-from recap.types import Image, Prediction
+from recap.scoring.calibration import Calibration
+from recap.scoring.domain_guard import DESCRIPTORS, nearest
+from recap.types import Decision, FloatArray, Image, Prediction
 
 if TYPE_CHECKING:
     from recap.scoring.cases import CasePrediction
@@ -33,9 +37,13 @@ class Detector:
     >>> prediction.score, prediction.map.shape                    # doctest: +SKIP
     """
 
-    def __init__(self, model: Scorer, card: Card) -> None:
+    def __init__(self, model: Scorer, card: Card, descriptors: FloatArray | None = None) -> None:
         self.model = model.eval()
         self.card = card
+        self.descriptors = descriptors
+        """Images of the fitted domain as the encoder sees them (n, width), unit rows."""
+        self.runtime: Runtime | None = None
+        """What computes, if not the model itself; see `recap.runtime.choice`."""
 
     @property
     def map_scale(self) -> tuple[float, float]:
@@ -67,9 +75,40 @@ class Detector:
 
         return score_case(self, open_file(path, self.card.settings.reading))
 
+    def calibrated(
+        self, calibration: Calibration, descriptors: FloatArray | None = None
+    ) -> "Detector":
+        """The same detector with another calibration, and the images that make up its domain."""
+        card = self.card.model_copy(update={"calibration": calibration})
+        return Detector(self.model, card, descriptors)
+
+    def decide(
+        self,
+        score: float,
+        descriptor: FloatArray | None = None,
+        kind: CaseKind = "image",
+        reading: ReadingSettings | None = None,
+    ) -> Decision | None:
+        """What to make of a score; None without a calibration that fits, see `undecided`."""
+        calibration = self.card.calibration
+        if calibration is None or self.undecided(kind, reading):
+            return None
+        distance = None
+        if descriptor is not None and self.descriptors is not None:
+            distance = nearest(descriptor, self.descriptors)
+        return calibration.decide(score, distance)
+
+    def undecided(self, kind: CaseKind = "image", reading: ReadingSettings | None = None) -> str:
+        """Why scores of this kind are not decided upon; empty if they are."""
+        if self.card.calibration is None:
+            return "no decision: not calibrated; run recap calibrate"
+        return self.card.calibration.why_not(kind, reading or self.card.settings.reading)
+
     def raw_output(self, images: list[Image]) -> Output:
         """The model's output in the input's frame (S × S), for metrics at that size."""
         pixels = torch.stack([self.preprocess(image) for image in images])
+        if self.runtime is not None:
+            return as_output(self.runtime.run(pixels.numpy()))
         with torch.inference_mode():
             return self.model(pixels.to(self.model.device))
 
@@ -81,23 +120,42 @@ class Detector:
     def _score(self, images: list[Image]) -> Iterator[Prediction]:
         output = self.raw_output(images)
         for index, image in enumerate(images):
-            yield self._prediction(output, index, image)
+            yield self.prediction(output, index, image)
 
-    def _prediction(self, output: Output, index: int, image: Image) -> Prediction:
+    def prediction(self, output: Output, index: int, image: Image) -> Prediction:
+        """What an output says about one of its images, in the image's own frame."""
         resize = SquareResize(image.size_hw, self.model.encoder.input_px)
         prototype, memory, drift = output.prototype, output.memory, output.drift
+        score, descriptor = float(output.score[index]), None
+        if output.descriptor is not None:
+            descriptor = output.descriptor[index].cpu().numpy()
         return Prediction(
-            score=float(output.score[index]),
+            score=score,
             map=resize.invert(output.map[index].cpu().numpy()),
             score_prototype=float(prototype.score[index]) if prototype else None,
             score_memory=float(memory.score[index]) if memory else None,
             drift=drift[index].cpu().numpy() if drift is not None else None,
             source=image.source,
+            decision=self.decide(score, descriptor),
+            descriptor=descriptor,
         )
 
-    def save(self, path: str | Path) -> None:
-        """Save as one folder; an existing bundle there is replaced."""
-        write_bundle(Path(path), self.card, head_tensors(self.model))
+    def save(
+        self,
+        path: str | Path,
+        keep: str | Path | None = None,
+        thumbnails: Mapping[int, bytes] | None = None,
+    ) -> None:
+        """Save as one folder; an existing bundle there is replaced.
+
+        What else than a detector lies in the bundle `keep` is carried over. `thumbnails` are small
+        pictures (PNG) of support images by their number in the card.
+        """
+        tensors = head_tensors(self.model)
+        if self.descriptors is not None:
+            tensors[DESCRIPTORS] = torch.from_numpy(np.ascontiguousarray(self.descriptors))
+        kept = Path(keep) if keep is not None else None
+        write_bundle(Path(path), self.card, tensors, kept, thumbnails)
 
 
 Build = Callable[[Card, Encoder], Scorer]
@@ -130,13 +188,15 @@ def load_as(
         )
     encoder = _checked(encoder or _find_encoder(folder, card), folder, card)
     model = build(card, encoder)
-    restore(model, read_tensors(folder), folder)
+    tensors = read_tensors(folder)
+    descriptors = _descriptors(tensors.pop(DESCRIPTORS, None), card, folder)
+    restore(model, tensors, folder)
     if isinstance(model, ReCAP) and (model.memory is None) != (card.mode == "zero-shot"):
         raise BundleError(
             f"{folder}: a {card.mode} detector {'needs a' if model.memory is None else 'has no'} "
             "memory. Copy the bundle again."
         )
-    return Detector(model.to(device), card)
+    return Detector(model.to(device), card, descriptors)
 
 
 def as_image(source: Any, reading: ReadingSettings) -> Image:
@@ -172,6 +232,17 @@ def _checked(encoder: Encoder, folder: Path, card: Card) -> Encoder:
             f"`recap weights add FILE --name {card.encoder.name}`, or fit again."
         )
     return encoder
+
+
+def _descriptors(stored: Tensor | None, card: Card, folder: Path) -> FloatArray | None:
+    expected = card.calibration is not None and card.calibration.domain is not None
+    if expected != (stored is not None) or (stored is not None and stored.ndim != 2):
+        raise BundleError(f"{folder}: {DESCRIPTORS} do not fit its card. Copy the bundle again.")
+    if stored is None:
+        return None
+    if not bool(torch.isfinite(stored).all()):
+        raise BundleError(f"{folder}: holds values that are not finite. Fit again.")
+    return stored.float().numpy()
 
 
 def restore(model: Scorer, tensors: dict[str, Tensor], folder: Path) -> None:

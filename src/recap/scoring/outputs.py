@@ -2,6 +2,7 @@
 
 import csv
 import io
+from collections.abc import Sequence
 from dataclasses import astuple, fields
 from pathlib import Path
 
@@ -11,7 +12,9 @@ from recap.atomic import replacing, write_atomic
 from recap.io import Case
 from recap.scoring.cases import CasePrediction
 from recap.scoring.parts import ImageScore
+from recap.scoring.regions import regions_table
 from recap.scoring.rows import number_text
+from recap.types import Region
 
 IMAGE_SCORES = [field.name for field in fields(ImageScore)]
 
@@ -27,6 +30,13 @@ def save_map(out: Path, name: str, case: Case, prediction: CasePrediction) -> st
     file = f"maps/{name}.npy"
     with replacing(out / file) as stream:
         np.save(stream, prediction.map, allow_pickle=False)
+    return file
+
+
+def save_regions(out: Path, name: str, regions: Sequence[Region]) -> str:
+    """Write the regions of a case, the strongest first."""
+    file = f"regions/{name}.csv"
+    write_atomic(out / file, regions_table(regions))
     return file
 
 

@@ -28,6 +28,7 @@ class Part:
     map: FloatArray
     origin_px: tuple[int, int] = (0, 0)
     source_px_per_px: float = 1.0
+    descriptor: FloatArray | None = None
 
 
 class Parts:
@@ -46,12 +47,13 @@ class Parts:
         try:
             with np.load(self._file(number), allow_pickle=False) as stored:
                 score, prototype, memory, row, column, step = stored["numbers"].tolist()
-                map = stored["map"]
+                map, descriptor = stored["map"], stored["descriptor"]
         # A part that a crash or a full disk left damaged is made anew.
         except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
             return None
         scores = ImageScore(score, _or_none(prototype), _or_none(memory))
-        return Part(scores, map, (int(row), int(column)), step)
+        described = descriptor if len(descriptor) else None
+        return Part(scores, map, (int(row), int(column)), step, described)
 
     def put(self, number: int, part: Part) -> None:
         """Keep an image's result."""
@@ -62,7 +64,12 @@ class Parts:
         numbers = [scores.score, scores.score_prototype, scores.score_memory]
         numbers += [*part.origin_px, part.source_px_per_px]
         with replacing(self._file(number)) as stream:
-            np.savez(stream, numbers=np.array(numbers, np.float64), map=part.map)
+            np.savez(
+                stream,
+                numbers=np.array(numbers, np.float64),
+                map=part.map,
+                descriptor=np.empty(0, np.float32) if part.descriptor is None else part.descriptor,
+            )
 
     def remove(self) -> None:
         """Forget everything: the case is done."""

@@ -55,7 +55,9 @@ def fingerprint(
     mode: Mode, settings: AnySettings, encoder: Any, support: list[dict[str, Any]]
 ) -> str:
     """Identifies a fit before it is done: settings, encoder, images and versions."""
-    parts = [mode, settings.model_dump(mode="json"), encoder.checksum, support, library_versions()]
+    # An image's size follows from the image; earlier versions did not record it.
+    images = [{k: v for k, v in record.items() if k != "size_hw"} for record in support]
+    parts = [mode, settings.model_dump(mode="json"), encoder.checksum, images, library_versions()]
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 

@@ -16,6 +16,7 @@ from recap.training.assemble import assemble, fingerprint
 from recap.training.checkpoint import Checkpoint
 from recap.training.devices import choose_device, process_count
 from recap.training.display import map_scale
+from recap.training.estimate import with_estimate
 from recap.training.loop import TrainingSet, train
 from recap.training.objective import Objective
 from recap.training.prefix_store import PrefixStore
@@ -43,20 +44,23 @@ def fit_few_shot(
     if abnormal.all():
         raise InputError("There are no normal images. A memory of normal patches needs at least 1.")
     model = new_model(settings, bool(abnormal.any()), encoder).to(choose_device(device))
-    records = [item.record for item in support]
+    records = [{**item.record, "size_hw": list(item.image.size_hw)} for item in support]
     if not abnormal.any():
         pixels, _ = stack_support(support, model.encoder.input_px)
-        tokens = _frozen_tokens(model, pixels, progress)
+        tokens, descriptors = _frozen_tokens(model, pixels, progress)
         model.remember(tokens)
         scale = map_scale(model, tokens)
-        return assemble(model, "normal-only", settings, records, {}, scale)
+        detector = assemble(model, "normal-only", settings, records, {}, scale)
+        return with_estimate(detector, tokens, tokens, descriptors)
     checkpoint = None
     if work_dir is not None:
         checkpoint = Checkpoint(work_dir, fingerprint("few-shot", settings, model.encoder, records))
     data = _training_set(model, support, settings, work_dir)
     data.store.fill(progress)
-    losses, scale = _train(model, data, abnormal, settings, progress, checkpoint)
-    return assemble(model, "few-shot", settings, records, losses, scale)
+    losses, tokens, remembered = _train(model, data, abnormal, settings, progress, checkpoint)
+    scale = map_scale(model, tokens)
+    detector = assemble(model, "few-shot", settings, records, losses, scale)
+    return with_estimate(detector, tokens, remembered, _describe(model, data, len(support)))
 
 
 def _training_set(
@@ -93,7 +97,8 @@ def _train(
     settings: Settings,
     progress: Progress,
     checkpoint: Checkpoint | None,
-) -> tuple[dict[str, float], tuple[float, float]]:
+) -> tuple[dict[str, float], Tokens, Tokens]:
+    """The last losses, the tokens of the normal images, and those that the memory is made of."""
     copies = len(data.origin) // len(abnormal)
     normals = (copies * (~abnormal).nonzero().flatten()).tolist()
     abnormals = (copies * abnormal.nonzero().flatten()).tolist()
@@ -101,13 +106,12 @@ def _train(
     objective = Objective(model, settings, _leave_one_out(model, data, normals, settings))
     rate = settings.training.learning_rate or LEARNING_RATE
     losses = train(objective, data, settings, rate, progress, checkpoint)
-    tokens = _adapt(model, data, normals)
+    tokens = remembered = _adapt(model, data, normals)
     if settings.memory.augmented:
         every_copy = (~data.abnormal).nonzero().flatten().tolist()
-        model.remember(_adapt(model, data, every_copy))
-    else:
-        model.remember(tokens)
-    return losses, map_scale(model, tokens)
+        remembered = _adapt(model, data, every_copy)
+    model.remember(remembered)
+    return losses, tokens, remembered
 
 
 def _leave_one_out(
@@ -127,11 +131,20 @@ def _adapt(model: ReCAP, data: TrainingSet, indices: list[int]) -> Tokens:
     return concatenate([model.adapt(data.store[[i]].to(device)) for i in indices])
 
 
+def _describe(model: ReCAP, data: TrainingSet, images: int) -> Tensor:
+    """Descriptors of the support images, without their copies: (n, width)."""
+    originals = range(0, len(data.origin), len(data.origin) // images)
+    return torch.cat([model.describe(data.store[[i]].to(model.device)) for i in originals])
+
+
 @torch.no_grad()
-def _frozen_tokens(model: ReCAP, pixels: Tensor, progress: Progress) -> Tokens:
-    tokens = []
+def _frozen_tokens(model: ReCAP, pixels: Tensor, progress: Progress) -> tuple[Tokens, Tensor]:
+    """Tokens of all images, and their descriptors (n, width)."""
+    tokens, descriptors = [], []
     for index, image in enumerate(pixels):
         progress("encode", index, len(pixels), "")
-        tokens.append(model.adapt(model.prefix(image[None].to(model.device))))
+        prefix = model.prefix(image[None].to(model.device))
+        tokens.append(model.adapt(prefix))
+        descriptors.append(model.describe(prefix))
     progress("encode", len(pixels), len(pixels), "")
-    return concatenate(tokens)
+    return concatenate(tokens), torch.cat(descriptors)

@@ -1,6 +1,7 @@
 """What a detector is fitted on: labelled images in memory, with what identifies them."""
 
 import hashlib
+import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from PIL import Image as PillowImage
 from torch import Tensor
 
 from recap.config import ReadingSettings
@@ -18,6 +20,7 @@ from recap.io import image_from_array, read_image, read_mask
 from recap.io.resize import SquareResize
 from recap.types import CLASSES, BoolArray, Image, Sample
 
+THUMBNAIL_PX = 128
 _AS_THE_FILE_SAYS = ReadingSettings()
 
 
@@ -87,6 +90,21 @@ def supervised_maps(support: Sequence[SupportImage]) -> list[bool]:
     """Whose maps are supervised: abnormal images with a mask and, if there are any, the normals."""
     with_masks = any(item.mask is not None for item in support)
     return [item.mask is not None or (with_masks and not item.abnormal) for item in support]
+
+
+def thumbnails(support: Sequence[SupportImage]) -> dict[int, bytes]:
+    """Small 8-bit pictures (PNG) of the normal images, by their number in the bundle's list."""
+    normal = [item.image for item in support if not item.abnormal]  # first in the list, as given
+    return {number: _thumbnail(image) for number, image in enumerate(normal)}
+
+
+def _thumbnail(image: Image) -> bytes:
+    levels = (np.clip(image.pixels, 0, 1) * 255).round().astype(np.uint8)
+    picture = PillowImage.fromarray(levels)
+    picture.thumbnail((THUMBNAIL_PX, THUMBNAIL_PX))
+    buffer = io.BytesIO()
+    picture.save(buffer, format="PNG", optimize=True)
+    return buffer.getvalue()
 
 
 def _holds_arrays(images: Any) -> bool:

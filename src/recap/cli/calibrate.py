@@ -1,0 +1,104 @@
+"""`recap calibrate`: thresholds, regions and the domain's range from images of known label."""
+
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from recap.cli.bars import bars
+from recap.cli.options import Device, RandomWeights
+
+if TYPE_CHECKING:
+    from recap.scoring.calibration import Calibration
+
+
+class Rule(StrEnum):
+    """Which threshold decides."""
+
+    fpr = "fpr"
+    f1 = "f1"
+    youden = "youden"
+    sensitivity = "sensitivity"
+
+
+def calibrate_command(
+    bundle: Annotated[Path, typer.Argument(help="A detector saved by `recap fit`.")],
+    normal: Annotated[
+        list[Path],
+        typer.Option(help="Healthy images that it was not fitted on: files, folders or zips."),
+    ],
+    abnormal: Annotated[
+        list[Path] | None,
+        typer.Option(help="Images with lesions, for operating points and a probability."),
+    ] = None,
+    fpr: Annotated[
+        float, typer.Option(help="Share of normal images that may be called abnormal.")
+    ] = 0.05,
+    sensitivity: Annotated[
+        float, typer.Option(help="Of the operating point named so; needs --abnormal.")
+    ] = 0.95,
+    decide_by: Annotated[
+        Rule, typer.Option(help="The rule that decides; all but fpr need --abnormal.")
+    ] = Rule.fpr,
+    out: Annotated[
+        Path | None, typer.Option(help="Where to save; else BUNDLE itself is replaced.")
+    ] = None,
+    device: Device = "auto",
+    random_weights: RandomWeights = False,
+) -> None:
+    """Calibrate a detector: every score then comes with a p-value, a decision and its rule.
+
+    Normal images alone give a threshold with a guaranteed false-positive rate. Give cases of the
+    kind that will be scored: volumes as volumes, pictures as pictures.
+    """
+    from recap.peers.loading import load
+    from recap.scoring.calibrate import calibrate
+    from recap.training.devices import choose_device
+
+    detector = load(bundle, str(choose_device(device)), random_weights)
+    with bars() as report:
+        found = calibrate(
+            detector,
+            normal,
+            abnormal or None,
+            fpr=fpr,
+            sensitivity=sensitivity,
+            decide_by=decide_by.value,
+            progress=report,
+        )
+    found.detector.save(out or bundle, keep=bundle)
+    for line in _summary(found.calibration):
+        typer.echo(line)
+    typer.echo(f"Saved: {out or bundle}")
+    for reason in list(found.unreadable.values())[:5]:
+        typer.echo(f"  left out: {reason}", err=True)
+    if found.unreadable:
+        raise typer.Exit(1)
+
+
+def _summary(calibration: "Calibration") -> list[str]:
+    from recap.scoring.conformal import percent
+
+    n, diseased = len(calibration.normal_scores), len(calibration.abnormal_scores or ())
+    lines = [f"Normal: {n}   abnormal: {diseased}   kind: {calibration.kind}"]
+    if calibration.operating_points:
+        lines.append(f"{'rule':<12} {'threshold':>9}  sensitivity (95 %)   specificity (95 %)")
+    for point in calibration.operating_points:
+        mark = "*" if point.name == calibration.decided_by else " "
+        rates = "  ".join(
+            f"{value:.3f} ({low:.3f}–{high:.3f})"
+            for value, (low, high) in (
+                (point.sensitivity, point.intervals["sensitivity"]),
+                (point.specificity, point.intervals["specificity"]),
+            )
+        )
+        lines.append(f"{point.name + mark:<12} {point.threshold:>9.4g}  {rates}")
+    lines += [
+        f"Rule: {calibration.rule}.",
+        f"Regions: where the map reaches {calibration.map_level:.4g}, as at most "
+        f"{percent(calibration.fpr)} of normal ones do anywhere.",
+    ]
+    if calibration.domain is not None:
+        lines.append(f"Domain: {calibration.domain.rule}.")
+    return [*lines, calibration.guarantee]

@@ -1,0 +1,111 @@
+"""Overlays as Secondary Captures, for viewers that show pictures and nothing else.
+
+The overlay has the source's pixels at the source's places; the notice stands on a strip below it.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image as Pillow
+from PIL import ImageDraw, ImageFont
+
+from recap.extras import require
+from recap.report.dicom_identity import NOTICE, Maker
+from recap.report.dicom_source import Source, SourceFrame, reference
+from recap.report.overlay import overlay
+from recap.types import FloatArray, Image
+
+_MARGIN_PX, _SMALLEST_FONT, _LARGEST_FONT = 2, 8, 24
+# recap says S and I where DICOM says H(ead) and F(eet).
+_DICOM_LETTERS = {"S": "H", "I": "F"}
+
+
+def capture(
+    image: Image,
+    map: FloatArray,
+    scale: tuple[float, float],
+    lines: Sequence[str],
+    frames: Sequence[SourceFrame],
+    source: Source,
+    maker: Maker,
+    series: dict[str, Any],
+) -> Any:
+    """A Secondary Capture of one image of the case with its map; `frames` are what it shows."""
+    sc = require("highdicom.sc", "dicom")
+    header = source.frames[0].header
+    written = sc.SCImage(
+        pixel_array=with_strip(np.asarray(overlay(image, map, scale)), [NOTICE, *lines]),
+        photometric_interpretation="RGB",
+        bits_allocated=8,
+        coordinate_system="PATIENT",
+        patient_orientation=("L", "P"),
+        study_instance_uid=header.StudyInstanceUID,
+        specific_character_set=header.get("SpecificCharacterSet"),
+        study_date=header.StudyDate or None,
+        study_time=header.StudyTime or None,
+        **maker.equipment(),
+        **series,
+    )
+    _name_patient(written, header)
+    written.Laterality = header.Laterality
+    written.PatientOrientation = _patient_orientation(image) or header.PatientOrientation
+    written.BurnedInAnnotation = "NO"
+    written.DerivationDescription = f"Anomaly map over the image. {NOTICE}"
+    written.SourceImageSequence = [reference(frame) for frame in frames]
+    # The spacing at a detector is not that in the patient, which is what this tag says.
+    if image.geometry.spacing_mm and image.geometry.affine_ras is not None:
+        written.PixelSpacing = [f"{value:.10g}" for value in image.geometry.spacing_mm]
+    return written
+
+
+def with_strip(pixels: NDArray[np.uint8], lines: Sequence[str]) -> NDArray[np.uint8]:
+    """The picture with lines of text below it; none of its own pixels moves."""
+    width = pixels.shape[1]
+    font = _font(width)
+    wrapped = [part for line in lines for part in _wrap(line, font, width - 2 * _MARGIN_PX)]
+    step = round(font.size * 1.25)
+    strip = Pillow.new("RGB", (width, step * len(wrapped) + 2 * _MARGIN_PX))
+    draw = ImageDraw.Draw(strip)
+    for number, line in enumerate(wrapped):
+        draw.text((_MARGIN_PX, _MARGIN_PX + number * step), line, "white", font)
+    return np.concatenate([pixels, np.asarray(strip)])
+
+
+def _font(width: int) -> Any:
+    """The largest font in which the notice takes one line; on tiny pictures the smallest."""
+    for size in range(_LARGEST_FONT, _SMALLEST_FONT, -1):
+        font = ImageFont.load_default(size)
+        if font.getlength(NOTICE) <= width - 2 * _MARGIN_PX:
+            return font
+    return ImageFont.load_default(_SMALLEST_FONT)
+
+
+def _wrap(line: str, font: Any, width: float) -> list[str]:
+    wrapped = [""]
+    for word in line.split():
+        longer = f"{wrapped[-1]} {word}".strip()
+        if font.getlength(longer) <= width or not wrapped[-1]:
+            wrapped[-1] = longer
+        else:
+            wrapped.append(word)
+    return wrapped
+
+
+def _name_patient(written: Any, header: Any) -> None:
+    # Set here rather than given: highdicom refuses names that it finds unusual.
+    for keyword in ("PatientName", "PatientID", "PatientBirthDate", "PatientSex"):
+        setattr(written, keyword, header.get(keyword, ""))
+    for keyword in ("AccessionNumber", "StudyID", "ReferringPhysicianName"):
+        setattr(written, keyword, header.get(keyword, ""))
+    if "StudyDescription" in header:
+        written.StudyDescription = header.StudyDescription
+
+
+def _patient_orientation(image: Image) -> list[str]:
+    """Where rows and columns run to, where that is known."""
+    if len(image.geometry.orientation) != 3:
+        return []
+    _, down, along = image.geometry.orientation
+    return [_DICOM_LETTERS.get(letter, letter) for letter in (along, down)]

@@ -1,0 +1,1 @@
+"""Running a detector outside torch's eager mode: exported graphs and the choice among them."""

@@ -1,0 +1,75 @@
+"""From a traced graph to the files of a runtime."""
+
+import contextlib
+import io
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from recap.extras import require
+from recap.runtime import onnx as onnx_runtime
+from recap.runtime import openvino as openvino_runtime
+from recap.runtime.graph import INPUT
+
+EXTERNAL_BYTES = 1_900_000_000
+"""Weights beyond this go to a file of their own: one ONNX file holds at most 2 GB."""
+
+
+def write_onnx(program: Any, names: Sequence[str], folder: Path) -> int:
+    """Write a traced graph as ONNX; returns its opset."""
+    import torch
+
+    require("onnxscript", "onnx")
+    with quiet():
+        exported = torch.onnx.export(
+            program,
+            dynamo=True,
+            input_names=[INPUT],
+            output_names=list(names),
+            verbose=False,
+        )
+    assert exported is not None
+    exported.save(
+        folder / onnx_runtime.GRAPH, external_data=_weight_bytes(program) > EXTERNAL_BYTES
+    )
+    return int(exported.model.opset_imports[""])
+
+
+def write_openvino(program: Any, names: Sequence[str], folder: Path) -> None:
+    """Write a traced graph as OpenVINO's own format, weights in float32."""
+    openvino = require("openvino", "openvino")
+    with quiet():
+        model = openvino.convert_model(program)
+    save_openvino(model, names, folder)
+
+
+def save_openvino(model: Any, names: Sequence[str], folder: Path) -> None:
+    """Save an OpenVINO model with named outputs."""
+    openvino = require("openvino", "openvino")
+    model.inputs[0].get_tensor().set_names({INPUT})
+    for output, name in zip(model.outputs, names, strict=True):
+        output.get_tensor().set_names({name})
+    # Left to itself it halves the weights, and the scores with them.
+    openvino.save_model(model, folder / openvino_runtime.GRAPH, compress_to_fp16=False)
+
+
+def _weight_bytes(program: Any) -> int:
+    tensors = [*program.state_dict.values(), *program.constants.values()]
+    return sum(t.numel() * t.element_size() for t in tensors if hasattr(t, "element_size"))
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Exporters talk: on stdout, which is for results, and of what is no concern of a user."""
+    loud = [logging.getLogger(name) for name in ("torch.onnx", "onnxscript", "nncf", "openvino")]
+    before = [logger.level for logger in loud]
+    for logger in loud:
+        logger.setLevel(logging.ERROR)
+    try:
+        with contextlib.redirect_stdout(io.StringIO()):
+            yield
+    finally:
+        for logger, level in zip(loud, before, strict=True):
+            logger.setLevel(level)

@@ -1,0 +1,60 @@
+"""A detector as one graph: pixels in, named tensors out, for every exporter alike."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from recap.errors import BundleError
+from recap.model.scorer import Scorer
+from recap.scoring.arrays import tensors_by_name
+
+INPUT = "pixels"
+
+
+class Graph(nn.Module):
+    """0..1 pixels (B, 3, S, S) -> the tensors of `output_names`, as a tuple."""
+
+    def __init__(self, model: Scorer) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, pixels: Tensor) -> tuple[Tensor, ...]:
+        """Score a batch."""
+        return tuple(tensors_by_name(self.model(pixels)).values())
+
+
+@torch.no_grad()
+def output_names(model: Scorer) -> list[str]:
+    """What a model's graph returns, found by one pass; this also fills caches of constants.
+
+    A constant that is first made while tracing would stay in its cache as a stand-in.
+    """
+    return list(tensors_by_name(model(_example(model, 1))))
+
+
+@torch.no_grad()
+def trace(model: Scorer) -> Any:
+    """The graph as an exported program with a free batch size."""
+    output_names(model)
+    example, batch = _example(model, 2), torch.export.Dim("batch", min=1, max=4096)
+    failure: Exception | None = None
+    # Strict tracing follows what reads a batch's length as a number, but takes twice the time.
+    for strict in (False, True):
+        try:
+            return torch.export.export(
+                Graph(model).eval(), (example,), dynamic_shapes=({0: batch},), strict=strict
+            )
+        # torch raises errors of many kinds, from its own parts and from the model's.
+        except Exception as error:
+            failure = error
+    reason = str(failure).strip().splitlines()[0][:300]
+    raise BundleError(
+        f"A detector of the kind {type(model).__name__} cannot be made one graph: {reason} "
+        "Score with --runtime torch."
+    ) from failure
+
+
+def _example(model: Scorer, count: int) -> Tensor:
+    size = model.encoder.input_px
+    return torch.linspace(0, 1, count * 3 * size * size).view(count, 3, size, size)

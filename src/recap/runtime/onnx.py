@@ -1,0 +1,46 @@
+"""The ONNX graph of a bundle, run by ONNX Runtime on the processor."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from recap.extras import require
+from recap.runtime.graph import INPUT
+from recap.runtime.record import ExportRecord
+from recap.scoring.arrays import Arrays, join
+from recap.types import FloatArray
+
+GRAPH = "model.onnx"
+_ERRORS_ONLY = 3
+
+
+class OnnxRuntime:
+    """Runs images one by one: a score has the same bits in every batch."""
+
+    name = "onnx"
+
+    def __init__(self, folder: Path, record: ExportRecord, threads: int | None = None) -> None:
+        ort = require("onnxruntime", "onnx")
+        options = ort.SessionOptions()
+        options.log_severity_level = _ERRORS_ONLY
+        if threads is not None:
+            options.intra_op_num_threads = threads
+        self._session = ort.InferenceSession(
+            folder / GRAPH, options, providers=["CPUExecutionProvider"]
+        )
+        self._outputs, self._threads, self._version = record.outputs, threads, ort.__version__
+
+    def run(self, pixels: FloatArray) -> Arrays:
+        """Score 0..1 pixels (B, 3, S, S)."""
+        return join([self._one(image[None]) for image in pixels])
+
+    def _one(self, pixels: FloatArray) -> Arrays:
+        given = {INPUT: np.ascontiguousarray(pixels)}
+        values = self._session.run(self._outputs, given)
+        return Arrays(**dict(zip(self._outputs, values, strict=True)))
+
+    def describe(self) -> dict[str, Any]:
+        """What computes."""
+        threads = self._threads or "all"
+        return {"runtime": self.name, "version": self._version, "threads": threads}

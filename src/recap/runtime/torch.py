@@ -1,0 +1,36 @@
+"""The reference runtime: the model itself, in torch's eager mode."""
+
+from typing import Any
+
+import torch
+
+from recap.model.scorer import Scorer
+from recap.scoring.arrays import Arrays, tensors_by_name
+from recap.types import FloatArray
+
+
+class TorchRuntime:
+    """Runs a model where it lives. Threads are those of the whole process."""
+
+    name = "torch"
+
+    def __init__(self, model: Scorer, threads: int | None = None) -> None:
+        self._model = model.eval()
+        if threads is not None:
+            torch.set_num_threads(threads)
+
+    def run(self, pixels: FloatArray) -> Arrays:
+        """Score 0..1 pixels (B, 3, S, S)."""
+        with torch.inference_mode():
+            output = self._model(torch.from_numpy(pixels).to(self._model.device))
+        named = tensors_by_name(output)
+        return Arrays(**{name: value.cpu().numpy() for name, value in named.items()})
+
+    def describe(self) -> dict[str, Any]:
+        """What computes."""
+        return {
+            "runtime": self.name,
+            "version": torch.__version__,
+            "device": str(self._model.device),
+            "threads": torch.get_num_threads(),
+        }

@@ -1,0 +1,229 @@
+"""Calibrating a detector on images it has not seen: thresholds, regions and the domain's range."""
+
+import hashlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+
+from recap.config import ReadingSettings
+from recap.data.cases import Found, find_cases
+from recap.data.folder import name_some
+from recap.data.patients import patient_of
+from recap.errors import InputError, RecapError
+from recap.fetch import sha256_of
+from recap.io import Case, image_from_array
+from recap.io.case import CaseKind
+from recap.scoring.calibration import (
+    DEFAULT_FPR,
+    DEFAULT_SENSITIVITY,
+    Calibration,
+    calibrate_scores,
+)
+from recap.scoring.cases import score_case
+from recap.scoring.conformal import allowed_rank
+from recap.scoring.detector import Detector
+from recap.scoring.domain_guard import domain_range
+from recap.scoring.operating_points import PointName
+from recap.types import FloatArray, Image
+
+Progress = Callable[[str, int, int, str], None]
+
+
+@dataclass(frozen=True)
+class Known:
+    """One image, volume or slide whose label is known, before it is read."""
+
+    name: str
+    digests: tuple[str, ...]
+    """Of its files, or of its pixels."""
+    open: Callable[[ReadingSettings], Case]
+    patient: str = ""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What a detector says of a known case."""
+
+    kind: CaseKind
+    score: float
+    map_maximum: float
+    descriptor: FloatArray | None
+    patient: str
+
+
+@dataclass(frozen=True, eq=False)
+class Calibrated:
+    """A calibrated detector, and the files that could not be used, with the reason."""
+
+    detector: Detector
+    unreadable: dict[str, str]
+
+    @property
+    def calibration(self) -> Calibration:
+        """What was found."""
+        assert self.detector.card.calibration is not None
+        return self.detector.card.calibration
+
+
+def calibrate(
+    detector: Detector,
+    normal: Any,
+    abnormal: Any = None,
+    *,
+    fpr: float = DEFAULT_FPR,
+    sensitivity: float = DEFAULT_SENSITIVITY,
+    decide_by: PointName = "fpr",
+    reading: ReadingSettings | None = None,
+    progress: Progress = lambda stage, done, total, name: None,
+) -> Calibrated:
+    """Calibrate on images of known label that the detector was not fitted on.
+
+    Args:
+        normal: healthy cases: folders, files or zips (or a list of them), or a list of arrays.
+            Of the kind that will be scored: volumes as volumes, pictures as pictures.
+        abnormal: cases with lesions, likewise. They give operating points and a probability.
+        fpr: the share of normal cases that may be called abnormal.
+        sensitivity: of the operating point that is named so.
+        decide_by: the rule that decides: fpr, f1, youden or sensitivity.
+    """
+    reading = reading or detector.card.settings.reading
+    unreadable: dict[str, str] = {}
+    with TemporaryDirectory(prefix="recap-") as scratch:
+        healthy = list(_known(normal, Path(scratch) / "normal"))
+        diseased = [] if abnormal is None else list(_known(abnormal, Path(scratch) / "abnormal"))
+        _refuse_known_to_the_detector(detector, [*healthy, *diseased])
+        _refuse_doubles([*healthy, *diseased])
+        allowed_rank(len(healthy), fpr)  # told before the work rather than after it
+        total = len(healthy) + len(diseased)
+
+        def measure(cases: Sequence[Known], start: int) -> list[Measured]:
+            measured = []
+            for number, case in enumerate(cases, start=start):
+                progress("score", number, total, case.name)
+                try:
+                    measured.append(_measure(detector, case, reading))
+                except RecapError as error:
+                    unreadable[case.name] = str(error)
+            return measured
+
+        normals, abnormals = measure(healthy, 0), measure(diseased, len(healthy))
+        progress("score", total, total, "")
+    _refuse_none_left(normals, diseased, abnormals, unreadable)
+    found = _combine(normals, abnormals, fpr, sensitivity, decide_by, reading)
+    return Calibrated(detector.calibrated(*found), unreadable)
+
+
+def _combine(
+    normals: Sequence[Measured],
+    abnormals: Sequence[Measured],
+    fpr: float,
+    sensitivity: float,
+    decide_by: PointName,
+    reading: ReadingSettings,
+) -> tuple[Calibration, FloatArray | None]:
+    everyone = [*normals, *abnormals]
+    domain, descriptors = domain_range([item.descriptor for item in everyone])
+    patients = {item.patient for item in normals}
+    calibration = calibrate_scores(
+        [item.score for item in normals],
+        [item.map_maximum for item in normals],
+        [item.score for item in abnormals],
+        kind=_one_kind(everyone),
+        reading=reading,
+        fpr=fpr,
+        sensitivity=sensitivity,
+        decide_by=decide_by,
+        patients=None if "" in patients else len(patients),
+        domain=domain,
+    )
+    return calibration, descriptors
+
+
+def _known(given: Any, scratch: Path) -> Iterator[Known]:
+    """Whatever the user holds, as cases that can be opened."""
+    if isinstance(given, str | Path):
+        given = [given]
+    if not len(given):
+        raise InputError("The list of calibration images is empty. Give at least one.")
+    if not isinstance(given[0], str | Path):
+        yield from (_from_array(array, number) for number, array in enumerate(given))
+        return
+    for found in find_cases([Path(path) for path in given], scratch).cases:
+        yield _from_files(found)
+
+
+def _from_files(found: Found) -> Known:
+    # A file that cannot be read has no digest; opening it tells why.
+    readable = [file for file in found.files if file.is_file()]
+    return Known(
+        name=found.path,
+        digests=tuple(sha256_of(file) for file in readable),
+        open=found.open,
+        patient=patient_of(found.files[0], ""),
+    )
+
+
+def _from_array(array: Any, number: int) -> Known:
+    image = array if isinstance(array, Image) else image_from_array(array, f"array {number}")
+    digest = hashlib.sha256(np.ascontiguousarray(image.pixels).tobytes()).hexdigest()
+    return Known(image.source, (digest,), lambda reading: Case("image", image.source, [image]))
+
+
+def _measure(detector: Detector, known: Known, reading: ReadingSettings) -> Measured:
+    case = known.open(reading)
+    prediction = score_case(detector, case, reading=reading)
+    return Measured(
+        kind=case.kind,
+        score=prediction.score,
+        map_maximum=float(np.nanmax(prediction.map)),
+        descriptor=prediction.descriptor,
+        patient=case.identity.patient or known.patient,
+    )
+
+
+def _refuse_known_to_the_detector(detector: Detector, cases: Sequence[Known]) -> None:
+    """A detector has seen its support images, so their scores tell nothing about new ones."""
+    fitted_on = {record["sha256"] for record in detector.card.support}
+    seen = [Path(case.name) for case in cases if fitted_on.intersection(case.digests)]
+    if seen:
+        raise InputError(
+            f"{len(seen)} calibration images are ones the detector was fitted on "
+            f"({name_some(seen)}). Calibrate on others: their scores would promise too much."
+        )
+
+
+def _refuse_doubles(cases: Sequence[Known]) -> None:
+    first: dict[tuple[str, ...], str] = {}
+    for case in cases:
+        if case.digests and case.digests in first:
+            raise InputError(
+                f"{case.name} and {first[case.digests]} are the same image. Every calibration "
+                "image counts once, as normal or as abnormal: remove one."
+            )
+        first[case.digests] = case.name
+
+
+def _refuse_none_left(
+    normals: Sequence[Measured],
+    diseased: Sequence[Known],
+    abnormals: Sequence[Measured],
+    unreadable: Mapping[str, str],
+) -> None:
+    if not normals or (diseased and not abnormals):
+        word = "abnormal" if normals else "normal"
+        first = next(iter(unreadable.values()))
+        raise InputError(f"None of the {word} calibration images can be used. The first: {first}")
+
+
+def _one_kind(everyone: Sequence[Measured]) -> CaseKind:
+    kinds = sorted({item.kind for item in everyone})
+    if len(kinds) > 1:
+        raise InputError(
+            f"The calibration images are of several kinds ({', '.join(kinds)}), whose scores "
+            "cannot be compared. Give one kind, the one that will be scored."
+        )
+    return kinds[0]

@@ -1,0 +1,196 @@
+"""What `recap calibrate` finds out, as it stands in the bundle, and the decisions it leads to."""
+
+from collections.abc import Sequence
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from recap.config import ReadingSettings, Section
+from recap.errors import SettingsError
+from recap.io.case import CaseKind
+from recap.scoring.conformal import p_value, percent, rate_interval, smallest_rate, threshold_at
+from recap.scoring.domain_guard import DomainRange
+from recap.scoring.operating_points import OperatingPoint, PointName, operating_points
+from recap.scoring.platt import fit_logistic, probability_of
+from recap.types import Decision
+
+DEFAULT_FPR, DEFAULT_SENSITIVITY = 0.05, 0.95
+Source = Literal["held-out", "leave-one-out"]
+Verdict = Literal["normal", "abnormal", "out-of-domain"]
+
+_NAMES: dict[PointName, str] = {
+    "f1": "highest F1",
+    "youden": "highest sensitivity + specificity",
+    "sensitivity": "sensitivity asked for",
+}
+_CASES: dict[CaseKind, str] = {
+    "image": "images",
+    "frames": "clips",
+    "volume": "volumes",
+    "slide": "slides",
+}
+
+
+class Calibration(Section):
+    """Scores of known images, and the thresholds that follow from them."""
+
+    source: Source
+    """`leave-one-out`: an estimate from the support set; otherwise from images held out."""
+    kind: CaseKind = "image"
+    """What was scored; scores of other kinds are not comparable."""
+    reading: ReadingSettings = ReadingSettings()
+    normal_scores: Annotated[list[float], Field(min_length=1)]
+    """Rising."""
+    abnormal_scores: list[float] | None = None
+    """Rising."""
+    patients: int | None = None
+    """How many people the normal images show, where all of their files tell."""
+    fpr: Annotated[float, Field(gt=0, lt=1)]
+    threshold: float
+    """Abnormal from this score up."""
+    decided_by: PointName = "fpr"
+    """Which rule the threshold comes from."""
+    operating_points: list[OperatingPoint] = []
+    probability: tuple[float, float] | None = None
+    """a and b of 1 / (1 + exp(−(a · score + b)))."""
+    map_level: float
+    """Regions are where the map reaches it; at most `fpr` of normal images do so anywhere."""
+    domain: DomainRange | None = None
+
+    def p_value(self, score: float) -> float:
+        """The conformal p-value of a score."""
+        return p_value(self.normal_scores, score)
+
+    @property
+    def rule(self) -> str:
+        """How an image is decided upon, in one line."""
+        start = f"abnormal from {self.threshold:.4g} up"
+        if self.decided_by != "fpr":
+            return f"{start}: {_NAMES[self.decided_by]} on {self._labelled} labelled {self._things}"
+        n, rate = len(self.normal_scores), percent(self.fpr)
+        if self.source == "held-out":
+            return (
+                f"{start}: at most {rate} of normal {self._things} score so high "
+                f"({n} held out, conformal)"
+            )
+        return (
+            f"{start}: about {rate} of normal images score so high (estimate from the support "
+            f"set: {n} normal images, each left out of the memory in turn)"
+        )
+
+    @property
+    def guarantee(self) -> str:
+        """What is promised and what is not, in a few sentences."""
+        n, rate = len(self.normal_scores), percent(self.fpr)
+        if self.source == "leave-one-out":
+            return (
+                f"Estimated from the support set ({n} normal images), so nothing is promised: the "
+                "prototypes were trained on these images, and the true rate of false positives "
+                "may be higher. `recap calibrate` with other normal images gives a guarantee."
+            )
+        low, high = rate_interval(n, self.fpr)
+        return (
+            f"At most {rate} of new normal {self._things} are called abnormal by the rate rule, "
+            "on average over calibration sets, if they come from the same scanners, sites and "
+            f"kinds of patients as these {n}{self._people}. With this very set the rate lies "
+            f"between {low:.1%} and {high:.1%} (95 %)."
+        )
+
+    def why_not(self, kind: CaseKind, reading: ReadingSettings) -> str:
+        """Why a score cannot be decided upon; empty if it can."""
+        if kind != self.kind:
+            return (
+                f"no decision: calibrated on {self._things}, this is one of {_CASES[kind]}; run "
+                f"recap calibrate on {_CASES[kind]}"
+            )
+        if reading != self.reading:
+            return "no decision: read with other settings (window, axis, …) than when calibrated"
+        return ""
+
+    def decide(self, score: float, distance: float | None = None) -> Decision:
+        """Decide upon a score; `distance` is how far the image is from the fitted domain."""
+        rule, in_domain, domain_p = self.rule, True, None
+        if self.domain is not None and distance is not None:
+            in_domain, domain_p = self.domain.holds(distance), self.domain.p_value(distance)
+            if not in_domain:
+                rule = f"{self.domain.warning(distance)}; otherwise {rule}"
+        curve = self.probability
+        return Decision(
+            abnormal=score >= self.threshold,
+            rule=rule,
+            p_value=self.p_value(score),
+            probability=None if curve is None else probability_of(curve, score),
+            in_domain=in_domain,
+            domain_p_value=domain_p,
+        )
+
+    @property
+    def _things(self) -> str:
+        return _CASES[self.kind]
+
+    @property
+    def _labelled(self) -> int:
+        return len(self.normal_scores) + len(self.abnormal_scores or ())
+
+    @property
+    def _people(self) -> str:
+        if self.patients is None or self.patients == len(self.normal_scores):
+            return ""
+        return (
+            f" (of {self.patients} patients only: {self._things} of one patient are alike, so the "
+            "promise is weaker)"
+        )
+
+
+def verdict(decision: Decision) -> Verdict:
+    """A decision in a word; an image unlike the fitted domain is neither normal nor abnormal."""
+    if not decision.in_domain:
+        return "out-of-domain"
+    return "abnormal" if decision.abnormal else "normal"
+
+
+def calibrate_scores(
+    normal: Sequence[float],
+    normal_maxima: Sequence[float],
+    abnormal: Sequence[float] = (),
+    *,
+    source: Source = "held-out",
+    kind: CaseKind = "image",
+    reading: ReadingSettings | None = None,
+    fpr: float = DEFAULT_FPR,
+    sensitivity: float = DEFAULT_SENSITIVITY,
+    decide_by: PointName = "fpr",
+    patients: int | None = None,
+    domain: DomainRange | None = None,
+) -> Calibration:
+    """All that follows from the scores of known images and the highest values of normal maps.
+
+    Support images are too few for small rates: for leave-one-out the rate is the smallest they
+    allow, if that is larger than the one asked for.
+    """
+    rising, diseased = sorted(normal), sorted(abnormal)
+    if source == "leave-one-out":
+        fpr = max(fpr, smallest_rate(len(rising)))
+    threshold = threshold_at(rising, fpr)
+    points = operating_points(rising, diseased, threshold, sensitivity) if diseased else []
+    chosen = {"fpr": threshold} | {point.name: point.threshold for point in points}
+    if decide_by not in chosen:
+        raise SettingsError(
+            f"Deciding by '{decide_by}' needs abnormal images. Give some with --abnormal, or "
+            "decide by fpr."
+        )
+    return Calibration(
+        source=source,
+        kind=kind,
+        reading=reading or ReadingSettings(),
+        normal_scores=rising,
+        abnormal_scores=diseased or None,
+        patients=patients,
+        fpr=fpr,
+        threshold=chosen[decide_by],
+        decided_by=decide_by,
+        operating_points=points,
+        probability=fit_logistic(rising, diseased) if diseased else None,
+        map_level=threshold_at(sorted(normal_maxima), fpr),
+        domain=domain,
+    )

@@ -1,0 +1,83 @@
+"""What every layer says about one image, before it is fused: the method's sums, taken apart."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from recap.model.fusion import top_k_mean
+from recap.model.logits import probability
+from recap.model.maps import interpolation_matrix, upsample
+from recap.model.memory import nearest_rows, normalised_distance
+from recap.model.recap import DET, SEG, ReCAP, Tokens
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Evidence of the prototypes or of the memory, layer by layer, in 0..1."""
+
+    weight: float
+    """Its share of the fused value: λ or 1 − λ, or 1 where it is alone."""
+    scores: Tensor
+    """(L,): the mean over the highest patches of the det branch."""
+    maps: Tensor
+    """(L, S, S): the seg branch."""
+
+
+@dataclass(frozen=True)
+class Neighbours:
+    """The nearest rows of the memory for each patch: (L, b, R), b = 1 where branches share rows."""
+
+    distance: Tensor
+    row: Tensor
+
+
+def prototype_evidence(model: ReCAP, tokens: Tokens) -> Evidence:
+    """What the re-centred prototypes say; the tokens are those of one image."""
+    seg, _ = model.prototype_margins([seg for seg, _ in tokens], SEG)
+    det, _ = model.prototype_margins([det for _, det in tokens], DET)
+    weight = 1.0 if model.memory is None else 1 - model.settings.memory.weight
+    maps = probability(_upsample(model, seg[:, 0]))
+    return Evidence(weight, _pool(model, probability(det[:, 0])), maps)
+
+
+def find_neighbours(model: ReCAP, tokens: Tokens) -> Neighbours:
+    """The nearest normal patch of every patch of one image."""
+    assert model.memory is not None
+    found = [
+        nearest_rows(of_branch[0], rows[branch])
+        for layer, rows in zip(tokens, model.memory, strict=True)
+        for branch, of_branch in enumerate(layer[-len(rows) :])
+    ]
+    branches = model.memory.shape[1]
+    distance, row = (torch.stack(list(part)) for part in zip(*found, strict=True))
+    return Neighbours(distance.unflatten(0, (-1, branches)), row.unflatten(0, (-1, branches)))
+
+
+def memory_evidence(model: ReCAP, neighbours: Neighbours) -> Evidence:
+    """What the distances to normal patches say."""
+    evidence = normalised_distance(neighbours.distance)
+    weight = model.settings.memory.weight if model.trained_head else 1.0
+    return Evidence(weight, _pool(model, evidence[:, -1]), _upsample(model, evidence[:, SEG]))
+
+
+def layer_weights(theta: Tensor) -> Sequence[float]:
+    """softmax(θ), as numbers."""
+    return theta.softmax(dim=0).tolist()
+
+
+def patch_at(model: ReCAP, row: int, column: int) -> int:
+    """The patch that has most to say at a pixel of the square."""
+    encoder, mode = model.encoder, model.settings.model.upsample
+    matrix = interpolation_matrix(encoder.grid, encoder.input_px, encoder.patch_px, mode)
+    return int(matrix[row].argmax()) * encoder.grid + int(matrix[column].argmax())
+
+
+def _pool(model: ReCAP, patches: Tensor) -> Tensor:
+    return top_k_mean(patches, model.settings.model.top_k)
+
+
+def _upsample(model: ReCAP, values: Tensor) -> Tensor:
+    encoder = model.encoder
+    return upsample(values, encoder.input_px, encoder.patch_px, model.settings.model.upsample)

@@ -1,0 +1,148 @@
+"""The bundles that can be asked for: those named at the start, and those made here since."""
+
+import sqlite3
+import threading
+import time
+from collections import OrderedDict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from recap.scoring.bundle import Card, read_card
+from recap.server.settings import NAME, ServerSettings, served_names
+from recap.server.store import Store, remove
+
+if TYPE_CHECKING:
+    from recap.encoders.vit import Encoder
+    from recap.scoring.detector import Detector
+
+MOST_LOADED = 8
+SUPPORT = "support"
+"""Folder of a bundle made here: small pictures of the support images, by their number."""
+
+
+class Bundles:
+    """Bundles by name; each is loaded once, and those with one encoder share it."""
+
+    def __init__(self, settings: ServerSettings, store: Store) -> None:
+        self._settings = settings
+        self._store = store
+        self._served = served_names(settings.bundles)
+        self._guard = threading.Lock()
+        self._loaded: OrderedDict[Path, Detector] = OrderedDict()
+        self._encoders: dict[str, Encoder] = {}
+
+    def folders(self) -> dict[str, Path]:
+        """Every bundle's folder by its name."""
+        found = dict(self._served)
+        for row in self._store.rows("SELECT * FROM bundles ORDER BY created"):
+            served = self._served.get(row["name"])
+            # A calibration belongs to the very detector that it was made with.
+            if served is None or read_card(served).fingerprint == row["replaces"]:
+                found[row["name"]] = self._store.bundle_folder(row["folder"])
+        return found
+
+    def folder(self, name: str) -> Path | None:
+        """A bundle's folder, or None."""
+        return self.folders().get(name)
+
+    def first(self) -> str:
+        """The bundle that was named first."""
+        return next(iter(self._served))
+
+    def card(self, name: str) -> Card | None:
+        """What a bundle says about itself, or None if there is none of that name."""
+        folder = self.folder(name)
+        return None if folder is None else read_card(folder)
+
+    def is_made_here(self, name: str) -> bool:
+        """Whether a bundle was fitted by this service."""
+        return name not in self._served
+
+    def remove(self, name: str) -> bool:
+        """Forget a bundle, or a calibration, that was made here; false if there is none."""
+        with self._store.transaction() as database:
+            rows = database.execute("SELECT folder FROM bundles WHERE name = ?", (name,)).fetchall()
+            database.execute("DELETE FROM bundles WHERE name = ?", (name,))
+        for row in rows:
+            folder = self._store.bundle_folder(row["folder"])
+            with self._guard:
+                self._loaded.pop(folder, None)
+            remove(folder)
+        return bool(rows)
+
+    def load_served(self) -> None:
+        """Load what was named at the start, so that a damaged bundle shows at once."""
+        for name in self._served:
+            self.detector(name)
+
+    def detector(self, name: str) -> "Detector":
+        """A bundle's detector."""
+        folder = self.folders()[name]
+        with self._guard:
+            if folder not in self._loaded:
+                self._loaded[folder] = self._load(folder)
+            self._loaded.move_to_end(folder)
+            while len(self._loaded) > max(MOST_LOADED, len(self._served)):
+                self._loaded.popitem(last=False)
+            return self._loaded[folder]
+
+    def _load(self, folder: Path) -> "Detector":
+        from recap.peers.loading import load
+        from recap.training.devices import choose_device
+
+        settings = read_card(folder).settings
+        # Peers may bring an encoder of their own kind.
+        key = f"{settings.encoder.model_dump_json()} {getattr(settings, 'method', '')}"
+        device = str(choose_device(self._settings.device))
+        detector = load(folder, device, self._settings.random_weights, self._encoders.get(key))
+        self._encoders[key] = detector.model.encoder
+        return detector
+
+
+def free_name(database: sqlite3.Connection, wanted: str, taken: set[str]) -> str:
+    """A name that no bundle has: the wanted one, or that with a number behind it."""
+    rows = database.execute("SELECT name FROM bundles").fetchall()
+    taken = taken | {row["name"] for row in rows}
+    name, number = wanted, 2
+    while name in taken:
+        name, number = f"{wanted[:56]}-{number}", number + 1
+    return name
+
+
+def add_bundle(database: sqlite3.Connection, name: str, folder: str, replaces: str = "") -> None:
+    """Make a bundle known, in place of an older one of its name."""
+    database.execute(
+        "INSERT OR REPLACE INTO bundles (name, folder, replaces, created) VALUES (?, ?, ?, ?)",
+        (name, folder, replaces, time.time()),
+    )
+
+
+def is_name(name: str) -> bool:
+    """Whether a bundle may be called so."""
+    return NAME.fullmatch(name) is not None
+
+
+def describe(name: str, card: Card, folder: Path, made_here: bool) -> dict[str, Any]:
+    """A bundle as the list shows it."""
+    calibration = card.calibration
+    return {
+        "name": name,
+        "mode": card.mode,
+        "statement": card.statement,
+        "method": getattr(card.settings, "method", "recap"),
+        "preset": card.settings.preset,
+        "encoder": Path(card.encoder.name).name,
+        "input_px": card.settings.encoder.input_px,
+        "fingerprint": card.fingerprint,
+        "scale": list(card.map_scale),
+        "support": support_counts(card),
+        "support_pictures": (folder / SUPPORT).is_dir(),
+        "made_here": made_here,
+        "calibration": None if calibration is None else calibration.model_dump(mode="json"),
+    }
+
+
+def support_counts(card: Card) -> dict[str, int]:
+    """How many normal and abnormal images a detector was fitted on."""
+    labels = [record.get("label") for record in card.support]
+    return {label: labels.count(label) for label in ("normal", "abnormal")}

@@ -1,0 +1,155 @@
+"""Files without identity: pixels, geometry and how to show them are kept, and nothing else.
+
+What is kept is listed; what nobody listed is gone. Names burnt into the pixels stay.
+"""
+
+import gzip
+import io
+import re
+import secrets
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image as Pillow
+
+from recap.errors import InputError
+from recap.extras import require
+from recap.io.no_warnings import no_warnings
+from recap.io.raster import read_raster
+from recap.io.sniff import nifti_pair, sniff
+from recap.io.voxels import open_unpacked
+
+# The slices of one upload keep common UIDs, which nobody can lead back to the old ones.
+_SALT = secrets.token_hex(16)
+_UIDS = ("SOPInstanceUID", "StudyInstanceUID", "SeriesInstanceUID", "FrameOfReferenceUID")
+_KEPT = {
+    *("SOPClassUID", "Modality", "ImageType", "SeriesNumber", "InstanceNumber"),
+    *("AcquisitionNumber", "TemporalPositionIdentifier", "EchoTime", "DiffusionBValue"),
+    *("ImagePositionPatient", "ImageOrientationPatient", "SliceThickness", "SpacingBetweenSlices"),
+    *("ImagerPixelSpacing", "NominalScannedPixelSpacing"),
+    *("SharedFunctionalGroupsSequence", "PerFrameFunctionalGroupsSequence"),
+    *("PlanePositionSequence", "PlaneOrientationSequence"),
+}
+_PIXEL_GROUPS = (0x0028, 0x7FE0)
+_TEXT_VRS = ("LO", "LT", "PN", "ST", "UC", "UR", "UT")
+_NRRD_FIELDS = (
+    *("type", "dimension", "sizes", "encoding", "endian", "space", "space dimension", "kinds"),
+    *("space directions", "space origin", "spacings", "space units", "units", "centerings"),
+    *("centers", "labels", "axis mins", "axis maxs", "thicknesses"),
+)
+# Where a NIfTI header has text (and the old header's unused fields), by its length.
+_NIFTI_TEXT = {348: ((4, 36), (148, 252), (328, 344)), 540: ((240, 344), (500, 540))}
+
+
+def deidentify(path: Path) -> None:
+    """Take everything out of a file that may say whom it shows, in place."""
+    if nifti_pair(path) is not None:
+        raise InputError(f"{path}: a volume in two files. Save it as one .nii file.")
+    match sniff(path):
+        case "raster":
+            path.write_bytes(_clean_picture(path))
+        case "dicom":
+            _clean_dicom(path)
+        case "nifti":
+            path.write_bytes(_clean_nifti(path))
+        case "nrrd":
+            path.write_bytes(_clean_nrrd(path))
+        case "slide":
+            raise InputError(
+                f"{path}: slides hold pictures of their labels, so they are not taken where "
+                "uploads are de-identified."
+            )
+        case _:
+            path.unlink()  # no image, so nobody needs it
+
+
+def _clean_picture(path: Path) -> bytes:
+    """The pixels alone, exactly where they have 8 bits, or 16 in grey."""
+    pixels = read_raster(path).pixels
+    if pixels.ndim == 2:
+        picture = Pillow.fromarray((pixels * 65535).round().astype(np.uint16))
+    else:
+        picture = Pillow.fromarray((pixels * 255).round().astype(np.uint8))
+    stream = io.BytesIO()
+    picture.save(stream, "PNG", compress_level=1)
+    return stream.getvalue()
+
+
+def _clean_dicom(path: Path) -> None:
+    pydicom = require("pydicom", "dicom")
+    with no_warnings:
+        source = pydicom.dcmread(path, force=True)
+        kept = _kept(source, pydicom)
+        meta = pydicom.dataset.FileMetaDataset()
+        meta.TransferSyntaxUID = source.file_meta.TransferSyntaxUID
+        meta.MediaStorageSOPClassUID = kept.get("SOPClassUID", "1.2.840.10008.5.1.4.1.1.7")
+        meta.MediaStorageSOPInstanceUID = kept.get("SOPInstanceUID", _new_uid("", pydicom))
+        kept.file_meta = meta
+        kept.save_as(path, enforce_file_format=True)
+
+
+def _kept(source: Any, pydicom: Any) -> Any:
+    kept = pydicom.Dataset()
+    for element in source:
+        if element.keyword in _UIDS:
+            setattr(kept, element.keyword, _new_uid(str(element.value), pydicom))
+        elif not _is_kept(element):
+            continue
+        elif element.VR == "SQ":
+            items = [_kept(item, pydicom) for item in element.value]
+            setattr(kept, element.keyword, pydicom.Sequence(items))
+        else:
+            kept.add(element)
+    return kept
+
+
+def _is_kept(element: Any) -> bool:
+    if element.tag.is_private or element.VR in _TEXT_VRS:
+        return False
+    return element.tag.group in _PIXEL_GROUPS or element.keyword in _KEPT
+
+
+def _new_uid(old: str, pydicom: Any) -> str:
+    return str(pydicom.uid.generate_uid(entropy_srcs=[_SALT, old]))
+
+
+def _clean_nifti(path: Path) -> bytes:
+    """The header without its texts, the extensions as zeros, and the voxels."""
+    with open_unpacked(path) as stream:
+        content = bytearray(stream.read())
+    packed = path.read_bytes()[:2] == b"\x1f\x8b"
+    length = 540 if 540 in (_number(content, "little"), _number(content, "big")) else 348
+    for start, end in _NIFTI_TEXT[length]:
+        content[start:end] = bytes(end - start)
+    offset = _voxel_offset(content, length)
+    content[length:offset] = bytes(max(0, offset - length))
+    return gzip.compress(bytes(content), 1, mtime=0) if packed else bytes(content)
+
+
+def _number(content: bytearray, order: Any) -> int:
+    return int.from_bytes(content[:4], order)
+
+
+def _voxel_offset(content: bytearray, length: int) -> int:
+    order = "<" if _number(content, "little") == length else ">"
+    at, kind = (108, "f4") if length == 348 else (168, "i8")
+    value = np.frombuffer(content, order + kind, 1, at)[0]
+    return int(min(max(float(value), 0.0), len(content)))
+
+
+def _clean_nrrd(path: Path) -> bytes:
+    """The fields that describe the voxels, without comments and free keys."""
+    with open_unpacked(path) as stream:
+        content = stream.read()
+    header, gap, voxels = content.partition(b"\n\n")
+    if b"\r\n\r\n" in content[: len(header) + 4]:
+        header, gap, voxels = content.partition(b"\r\n\r\n")
+    magic, *lines = header.splitlines()
+    kept = [line for line in lines if _is_nrrd_field(line)]
+    return b"\n".join([magic, *kept]) + b"\n\n" + (voxels if gap else b"")
+
+
+def _is_nrrd_field(line: bytes) -> bool:
+    field = re.match(rb"([^#:]+):[^=]", line)
+    return field is not None and field[1].decode("latin-1").strip().lower() in _NRRD_FIELDS

@@ -1,0 +1,97 @@
+"""The results of a job as DICOM objects, made when they are asked for."""
+
+import shutil
+import tempfile
+import threading
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from fastapi import HTTPException
+
+from recap.data.cases import Found
+from recap.errors import RecapError
+from recap.scoring.cases import CasePrediction
+from recap.scoring.parts import ImageScore
+from recap.server.download import zip_folder
+from recap.server.jobs import Job
+from recap.server.results import MAPS, Result
+from recap.server.scoring import job_cases
+from recap.server.service import Service
+from recap.types import Decision, Region
+
+_ONE_AT_A_TIME = threading.Lock()
+
+
+def dicom_zip(service: Service, job: Job, result: Result) -> Iterator[bytes]:
+    """A zip with a folder for each case that came as DICOM."""
+    if find_spec("recap.report.dicom_results") is None or find_spec("highdicom") is None:
+        raise HTTPException(501, "DICOM results need the extra dicom on the service.")
+    content = result.read()
+    wanted = [case for case in content["cases"] if case.get("dicom")]
+    if not wanted:
+        raise HTTPException(404, "No case of this job came as DICOM.")
+    card = service.bundles.card(job.bundle)
+    reading = None if card is None else card.settings.reading
+    if reading is None:
+        raise HTTPException(409, "The bundle of this job is not served any more.")
+    folder = Path(tempfile.mkdtemp(dir=service.jobs.store.root / "incoming"))
+    try:
+        with _ONE_AT_A_TIME:
+            upload = service.jobs.store.job_folder(job.id) / "upload"
+            cases = job_cases(upload)
+            for record in wanted:
+                _write(cases[record["id"]], record, content, result, reading, folder)
+    except RecapError as error:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise HTTPException(422, str(error).replace(str(service.jobs.store.root), "")) from error
+    return _then_remove(folder)
+
+
+def _write(
+    found: Found,
+    record: dict[str, Any],
+    content: dict[str, Any],
+    result: Result,
+    reading: Any,
+    folder: Path,
+) -> None:
+    from recap.report.dicom_results import write_dicom_results
+
+    target = folder / f"case-{record['id']:05d}"
+    target.mkdir()
+    decision = record["decision"]
+    write_dicom_results(
+        found.open(reading),
+        stored_prediction(record, result),
+        target,
+        regions=[as_region(region) for region in record["regions"]],
+        decision=None if decision is None else Decision(**decision),
+        level=record["level"],
+        scale=tuple(record["scale"]),
+        detector=content["fingerprint"],
+    )
+
+
+def stored_prediction(record: dict[str, Any], result: Result) -> CasePrediction:
+    """What the detector said about a case, from the result's files."""
+    maps = np.load(result.file(record["id"], MAPS), mmap_mode="r", allow_pickle=False)
+    scores = tuple(ImageScore(score, None, None) for score in record["image_scores"])
+    total = ImageScore(record["score"], record["score_prototype"], record["score_memory"])
+    map = np.array(maps[0] if record["kind"] == "image" else maps)
+    return CasePrediction(total, scores, ((0, 0),) * len(scores), map)
+
+
+def as_region(stored: dict[str, Any]) -> Region:
+    """A region as it was before it became JSON."""
+    values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in stored.items()}
+    return Region(**values)
+
+
+def _then_remove(folder: Path) -> Iterator[bytes]:
+    try:
+        yield from zip_folder(folder)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)

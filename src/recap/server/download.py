@@ -1,0 +1,107 @@
+"""A whole result as one zip, made while it is being sent."""
+
+import csv
+import io
+import re
+import zipfile
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from recap.server.results import MAPS, RESULT, VOLUME, Result
+
+_BLOCK = 2**18
+_COLUMNS = ["case", "kind", "status", "images", "score", "abnormal", "p_value", "rule", "error"]
+
+
+class _Pipe(io.RawIOBase):
+    """What a zip writes, to be taken away block by block."""
+
+    def __init__(self) -> None:
+        self._blocks: list[bytes] = []
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, block: Any) -> int:
+        self._blocks.append(bytes(block))
+        return len(block)
+
+    def take(self) -> bytes:
+        taken = b"".join(self._blocks)
+        self._blocks.clear()
+        return taken
+
+
+def zip_files(files: Iterable[tuple[str, Path | bytes]]) -> Iterator[bytes]:
+    """A zip of files and bytes under the given names, block by block."""
+    pipe = _Pipe()
+    with zipfile.ZipFile(pipe, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in files:
+            info = zipfile.ZipInfo(name)  # without a date: the same result is the same bytes
+            info.compress_type = zipfile.ZIP_DEFLATED
+            with archive.open(info, "w", force_zip64=True) as member:
+                for block in _blocks(content):
+                    member.write(block)
+                    if taken := pipe.take():
+                        yield taken
+    yield pipe.take()
+
+
+def zip_folder(folder: Path) -> Iterator[bytes]:
+    """A zip of all files in a folder."""
+    found = sorted(path for path in folder.rglob("*") if path.is_file())
+    return zip_files([(path.relative_to(folder).as_posix(), path) for path in found])
+
+
+def zip_result(result: Result) -> Iterator[bytes]:
+    """Table, JSON, maps, and an overlay of each case's highest image."""
+    return zip_files(_files(result, result.read()))
+
+
+def _files(result: Result, content: dict[str, Any]) -> Iterator[tuple[str, Path | bytes]]:
+    yield RESULT, result.folder / RESULT
+    yield "scores.csv", scores_csv(content).encode()
+    for number, case in enumerate(content["cases"]):
+        if case["status"] != "ok":
+            continue
+        name = f"{number:05d}-{file_name(case['name'])}"
+        volume = result.file(number, VOLUME)
+        if volume.is_file():
+            yield f"maps/{name}.map.nii.gz", volume
+        else:
+            yield f"maps/{name}.npy", result.file(number, MAPS)
+        low, high = case["scale"]
+        picture = result.overlay_png(number, case["highest"], (low, high))
+        yield f"overlays/{name}.png", picture or b""
+
+
+def scores_csv(content: dict[str, Any]) -> str:
+    """One line per case."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, _COLUMNS, extrasaction="ignore")
+    writer.writeheader()
+    for case in content["cases"]:
+        decision = case.get("decision") or {}
+        row = {**case, **decision, "case": _cell(case["name"])}
+        writer.writerow({key: row.get(key, "") for key in _COLUMNS})
+    return text.getvalue()
+
+
+def file_name(name: str) -> str:
+    """A client's name for a case, as a file name that does no harm anywhere."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "_", name).strip("._")[-80:] or "case"
+
+
+def _cell(text: str) -> str:
+    """A spreadsheet takes a cell that starts with one of these for a formula."""
+    return f"'{text}" if text.startswith(("=", "+", "-", "@")) else text
+
+
+def _blocks(content: Path | bytes) -> Iterator[bytes]:
+    if isinstance(content, bytes):
+        yield content
+        return
+    with content.open("rb") as file:
+        while block := file.read(_BLOCK):
+            yield block

@@ -1,0 +1,240 @@
+"""A process that looks at uploads before anybody else does: `python -m recap.server.inspector`.
+
+Decoders are large C libraries, and the files come from anywhere. So they are first decoded here,
+where a crash, a hang or a claim for memory ends this process and not the service. Requests and
+answers are lines of JSON.
+"""
+
+import json
+import os
+import resource
+import shutil
+import signal
+import sys
+from pathlib import Path, PurePosixPath
+from typing import IO, Any
+
+from recap.config import ReadingSettings
+from recap.data.cases import Found, find_cases
+from recap.errors import InputError, RecapError
+from recap.fetch import unpack_archive
+from recap.io import open_file, read_image, read_mask
+from recap.io.case import Case
+from recap.io.sniff import sniff
+from recap.server.placing import Placer, in_client_words
+
+MEMORY_BYTES = 8 * 2**30
+# Images beyond these are decoded when they are scored: nobody waits minutes for an answer.
+FULLY_DECODED = 64
+UNSUPPORTED, TOO_LARGE, UNREADABLE = 415, 413, 422
+
+
+class RefusedError(Exception):
+    """An upload that is not taken: the HTTP status and why."""
+
+    def __init__(self, status: int, detail: str) -> None:
+        super().__init__(detail)
+        self.status = status
+
+
+def main() -> None:
+    """Answer requests until the service closes its end of the pipe."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)  # what a decoder prints must not stand among the answers
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    serve(sys.stdin, answers)
+
+
+def serve(requests: IO[str], answers: IO[str]) -> None:
+    """One answer for each request."""
+    for line in requests:
+        answers.write(json.dumps(answer(json.loads(line))) + "\n")
+        answers.flush()
+
+
+def answer(request: dict[str, Any]) -> dict[str, Any]:
+    """Check one upload; refusals are answers too."""
+    placer = Placer()
+    folder = Path(request["folder"])
+    try:
+        if request["task"] == "score":
+            images = inspect_cases(folder, request, placer)
+        else:
+            images = inspect_support(folder, request, placer)
+    except RefusedError as error:
+        return _refusal(error.status, str(error), folder, placer)
+    except RecapError as error:
+        return _refusal(UNREADABLE, str(error), folder, placer)
+    except MemoryError:
+        return _refusal(TOO_LARGE, "This takes more memory than the service has.", folder, placer)
+    # Whatever a hostile file brings about, this process answers.
+    except Exception as error:
+        reason = f"The upload cannot be read ({type(error).__name__})."
+        return _refusal(UNREADABLE, reason, folder, placer)
+    return {"status": 200, "names": placer.names, "images": images}
+
+
+def _refusal(status: int, detail: str, folder: Path, placer: Placer) -> dict[str, Any]:
+    text = in_client_words(detail, folder / "upload", placer.names)
+    text = text.replace(f"{folder}/raw/", "").replace(f"{folder}/", "")
+    return {"status": status, "detail": " ".join(text.split())[:600]}
+
+
+def inspect_cases(folder: Path, request: dict[str, Any], placer: Placer) -> int:
+    """Put an upload's files where they will be scored from; returns how many images they hold."""
+    upload = folder / "upload"
+    upload.mkdir()
+    for raw, given in request["files"]:
+        _place_file(folder / "raw" / raw, given, upload, request, placer)
+    shutil.rmtree(folder / "raw")
+    for file in sorted(upload.iterdir()) if request["deidentify"] else ():
+        _deidentify(file)
+    search = find_cases([upload], folder / "scratch")
+    _drop_unused(upload, search.cases)
+    return _decode_all(search.cases, request)
+
+
+def _place_file(
+    raw: Path, given: str, upload: Path, request: dict[str, Any], placer: Placer
+) -> None:
+    if not raw.stat().st_size:
+        raise RefusedError(UNREADABLE, f"{given[:200]}: the file is empty.")
+    if sniff(raw) == "zip":
+        _unpack(raw, given, upload, request, placer)
+        return
+    target = upload / placer.place(PurePosixPath(given.replace("\\", "/")).name or "file")
+    raw.rename(target)
+    # Half of a pair is only known by the other half, which may be the next file.
+    if target.suffixes[:1] not in ([".hdr"], [".img"]) and sniff(target) == "unknown":
+        raise RefusedError(
+            UNSUPPORTED,
+            f"{target}: not a picture, DICOM, NIfTI, NRRD or slide, nor a zip of them.",
+        )
+
+
+def _unpack(
+    archive: Path, given: str, upload: Path, request: dict[str, Any], placer: Placer
+) -> None:
+    def place(path: PurePosixPath) -> PurePosixPath:
+        if len(placer.names) >= request["max_files"]:
+            raise RefusedError(
+                TOO_LARGE, f"The archive has more than {request['max_files']} files."
+            )
+        return PurePosixPath(placer.place(path.as_posix()))
+
+    try:
+        written = unpack_archive(archive, upload, place, limit_bytes=request["max_unpacked"])
+    except InputError as error:
+        text = str(error).replace(str(archive), given[:200])
+        status = TOO_LARGE if "unpacks to more than" in text else UNREADABLE
+        raise RefusedError(status, text) from error
+    archive.unlink()
+    for file in written:
+        if file.stat().st_size and sniff(file) == "zip":
+            raise RefusedError(
+                UNREADABLE, f"{file}: an archive inside an archive. Unpack it first."
+            )
+
+
+def _drop_unused(upload: Path, cases: tuple[Found, ...]) -> None:
+    """What is no image is not kept."""
+    used = {file.name for case in cases for file in case.files}
+    for file in upload.iterdir():
+        if file.name not in used:
+            file.unlink()
+
+
+def _decode_all(cases: tuple[Found, ...], request: dict[str, Any]) -> int:
+    """An upload is refused if not one of its cases can be read; else bad ones become rows."""
+    reading = ReadingSettings(**request["reading"])
+    budget, images, pixels, problem = FULLY_DECODED, 0, 0, ""
+    readable = 0
+    for found in cases:
+        try:
+            case = found.open(reading)
+            budget, size = _decode(case, budget)
+        except RecapError as error:
+            problem = problem or str(error)
+            continue
+        readable += 1
+        images += len(case.images)
+        pixels += size
+        if pixels > request["max_pixels"]:
+            most = request["max_pixels"] // 10**6
+            raise RefusedError(TOO_LARGE, f"The images have more than {most} million pixels.")
+    if not readable:
+        raise RefusedError(UNREADABLE, problem)
+    return images
+
+
+def _decode(case: Case, budget: int) -> tuple[int, int]:
+    """Read a case's images as far as the budget goes; returns what is left, and its pixels."""
+    if not len(case.images):
+        raise InputError(f"{case.source}: holds no images.")
+    first = case.images[0]
+    for number in range(1, min(len(case.images), budget)):
+        case.images[number]
+    height, width = first.size_hw
+    return max(1, budget - len(case.images)), height * width * len(case.images)
+
+
+def inspect_support(folder: Path, request: dict[str, Any], placer: Placer) -> int:
+    """Check labelled images and their masks: each mask of its image's size.
+
+    `files` are (raw name, client's name, role, name here). To fit, each file must be one image;
+    to calibrate it may be anything that can be scored.
+    """
+    images = 0
+    sizes: dict[str, tuple[int, int]] = {}
+    # Masks last, when the sizes of their images are known.
+    for raw, given, role, name in sorted(request["files"], key=lambda file: file[2] == "masks"):
+        target = folder / "upload" / role / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        (folder / "raw" / raw).rename(target)
+        placer.names[f"{role}/{name}"] = given
+        if sniff(target) in ("unknown", "zip"):
+            raise RefusedError(UNSUPPORTED, f"{target}: not a picture or a DICOM image.")
+        if role == "masks":
+            _check_mask(target, sizes[target.stem])
+            continue
+        if request["deidentify"]:
+            _deidentify(target)
+        count, size_hw = _labelled(target, request)
+        images += count
+        if role == "abnormals":
+            sizes[target.stem] = size_hw
+    shutil.rmtree(folder / "raw")
+    return images
+
+
+def _labelled(path: Path, request: dict[str, Any]) -> tuple[int, tuple[int, int]]:
+    """How many images a file holds, and the size of the first."""
+    reading = ReadingSettings(**request["reading"])
+    if request["task"] == "fit":
+        return 1, read_image(path, reading).size_hw
+    case = open_file(path, reading)
+    _, pixels = _decode(case, FULLY_DECODED)
+    if pixels > request["max_pixels"]:
+        raise RefusedError(TOO_LARGE, f"{path}: has too many pixels.")
+    return len(case.images), case.images[0].size_hw
+
+
+def _deidentify(path: Path) -> None:
+    from recap.server.deidentify import deidentify
+
+    deidentify(path)
+
+
+def _check_mask(path: Path, size_hw: tuple[int, int]) -> None:
+    mask = read_mask(path)
+    if mask.shape != size_hw:
+        raise InputError(
+            f"{path}: the mask is {mask.shape[1]}×{mask.shape[0]} pixels but its image "
+            f"{size_hw[1]}×{size_hw[0]}. They must match."
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,84 @@
+"""Names of ours for files of clients. What a client calls a file is shown, and never used."""
+
+import re
+from collections.abc import Sequence
+from pathlib import Path, PurePosixPath
+
+from recap.data.cases import Found
+
+# Endings that readers go by. Slides in many files (.mrxs, .vms) are not among them: their main
+# file names the others, and could name any file of this machine.
+SUFFIXES = (
+    *(".nii.gz", ".hdr.gz", ".img.gz", ".nii", ".hdr", ".img", ".nrrd", ".dcm", ".dicom"),
+    *(".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp", ".webp", ".svs", ".ndpi", ".scn"),
+)
+_LONGEST_NAME = 200
+
+
+class Placer:
+    """Hands out names: numbers in the order of arrival, with a known ending or none.
+
+    The two halves of a NIfTI pair keep a common number, because readers look for them so.
+    """
+
+    def __init__(self) -> None:
+        self.names: dict[str, str] = {}
+        """What the client called each file, by its name here."""
+        self._numbers: dict[str, int] = {}
+        self._next = 0
+
+    def place(self, given: str) -> str:
+        """A name for a file that the client calls `given`."""
+        shown = shown_name(given)
+        stem, suffix = split_suffix(shown)
+        number = self._numbers.get(stem, self._next)
+        name = f"{number:06d}{suffix}"
+        if number == self._next or name in self.names:
+            number, self._next = self._next, self._next + 1
+            name = f"{number:06d}{suffix}"
+        self._numbers[stem] = number
+        self.names[name] = shown
+        return name
+
+
+def split_suffix(name: str) -> tuple[str, str]:
+    """A name without its known ending, and that ending in small letters."""
+    ending = next((suffix for suffix in SUFFIXES if name.lower().endswith(suffix)), "")
+    return name[: len(name) - len(ending)], ending
+
+
+def shown_name(given: str) -> str:
+    """A client's name in one printable line, without the folders above it."""
+    parts = PurePosixPath(given.replace("\\", "/")).parts
+    kept = "/".join(part for part in parts if part not in ("/", "..", "."))
+    printable = "".join(sign if sign.isprintable() else "_" for sign in kept)
+    clean = printable.encode("utf-8", "replace").decode("utf-8")
+    return clean[-_LONGEST_NAME:] or "file"
+
+
+def case_name(found: Found, names: dict[str, str], number: int, deidentify: bool) -> str:
+    """What a case is called in answers."""
+    if deidentify:
+        return f"case-{number + 1}"
+    given = names.get(found.files[0].name, found.name)
+    if found.series is None:
+        return given
+    folder = str(PurePosixPath(given).parent)
+    name = PurePosixPath(found.name).name
+    return name if folder == "." else f"{folder}/{name}"
+
+
+def in_client_words(text: str, folder: Path, names: dict[str, str], hide: bool = False) -> str:
+    """A message about files here, with the client's names for them and no folder of ours."""
+    text = text.replace(f"{folder}/", "").replace(str(folder), "upload")
+    if hide:
+        return text
+    # The longest first, because a name may be the start of another.
+    for name in sorted(names, key=len, reverse=True):
+        text = re.sub(rf"(?<![\w.-]){re.escape(name)}", lambda _, n=name: names[n], text)  # type: ignore[misc]
+    return text
+
+
+def file_names(files: Sequence[Path]) -> list[str]:
+    """The names of files without their folders."""
+    return [file.name for file in files]

@@ -1,0 +1,93 @@
+"""What every route needs: the service, a checked client, and things that must exist."""
+
+from typing import Annotated, Any
+
+from fastapi import Depends, HTTPException, Path, Query, Request
+
+from recap.server.answers import Problem
+from recap.server.jobs import Job
+from recap.server.results import Result
+from recap.server.service import Service
+from recap.server.settings import NAME
+from recap.server.store import ID_PATTERN
+
+MOST_LISTED = 1000
+
+
+def service_of(request: Request) -> Service:
+    """The service behind the routes."""
+    return request.app.state.service
+
+
+TheService = Annotated[Service, Depends(service_of)]
+
+
+def own_pages_only(request: Request, service: TheService) -> None:
+    """Refuse what another site makes a browser send."""
+    service.gate.check_origin(request)
+
+
+def signed_in(request: Request, service: TheService) -> None:
+    """Refuse whoever has no token."""
+    service.gate.check(request)
+
+
+def found_job(service: TheService, job: Annotated[str, Path(pattern=ID_PATTERN)]) -> Job:
+    """The job of an address, or 404."""
+    found = service.jobs.get(job)
+    if found is None:
+        raise HTTPException(404, "There is no such job.")
+    return found
+
+
+TheJob = Annotated[Job, Depends(found_job)]
+
+
+def found_result(service: TheService, job: TheJob) -> Result:
+    """The result of a job of scoring, or why there is none."""
+    if job.kind != "score":
+        raise HTTPException(404, "This job scores nothing: its result is a bundle.")
+    if job.status != "done":
+        raise HTTPException(409, f"The job is {job.status}: there is no result.")
+    return Result(service.jobs.result_folder(job))
+
+
+TheResult = Annotated[Result, Depends(found_result)]
+
+
+def found_case(result: TheResult, case: Annotated[str, Path(max_length=400)]) -> dict[str, Any]:
+    """A case by its name or its number, or 404."""
+    cases = result.read()["cases"]
+    for record in cases:
+        if case in (record["name"], str(record["id"])):
+            return record
+    raise HTTPException(404, "The job has no such case.")
+
+
+TheCase = Annotated[dict[str, Any], Depends(found_case)]
+ImageNumber = Annotated[int, Path(ge=0, le=10**7)]
+BundleName = Annotated[str, Path(pattern=f"^{NAME.pattern}$")]
+Limit = Annotated[int, Query(ge=1, le=MOST_LISTED)]
+
+PROBLEMS: dict[int | str, dict[str, Any]] = {
+    status: {"model": Problem, "description": meaning}
+    for status, meaning in {
+        401: "No token, or a wrong one.",
+        403: "Sent by another site's page.",
+        404: "Not here.",
+        409: "Not now: the job is in another state, or the name is taken.",
+        421: "A name that is not this machine's.",
+        422: "Something is wrong with what was sent.",
+        429: "Too much at a time. Retry-After says when to come back.",
+    }.items()
+}
+UPLOAD_PROBLEMS: dict[int | str, dict[str, Any]] = PROBLEMS | {
+    status: {"model": Problem, "description": meaning}
+    for status, meaning in {
+        400: "The form is damaged.",
+        408: "The upload stood still.",
+        413: "Too large: bytes, files, unpacked bytes or pixels.",
+        415: "Not a form, or files that no reader takes.",
+        507: "The disk of the service is full.",
+    }.items()
+}

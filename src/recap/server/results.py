@@ -1,0 +1,179 @@
+"""The result of a job on disk: result.json, and for each case its images and maps as arrays.
+
+    result.json
+    cases/00000/images.npy      uint8 (N, H, W) or (N, H, W, 3), as shown
+    cases/00000/maps.npy        float32 (N, H, W)
+    cases/00000/map.nii.gz      a volume's map on its source's own grid
+
+Arrays are opened as maps of the file, so that one slice costs one slice.
+"""
+
+import io
+import json
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image as Pillow
+
+from recap.io import Case
+from recap.report.case_overlay import SLIDE_PX
+from recap.report.overlay import overlay
+from recap.scoring.cases import CasePrediction
+from recap.types import FloatArray, Image, Region
+
+RESULT, IMAGES, MAPS, VOLUME = "result.json", "images.npy", "maps.npy", "map.nii.gz"
+_PNG_LEVEL = 3
+
+
+def case_folder(result: Path, number: int) -> Path:
+    """Where a case's arrays are."""
+    return result / "cases" / f"{number:05d}"
+
+
+def write_case(folder: Path, case: Case, prediction: CasePrediction) -> dict[str, Any]:
+    """Write a case's arrays; returns what is shown, and at which size."""
+    folder.mkdir(parents=True)
+    if case.grid is not None:
+        from recap.io.nifti import write_map_volume
+
+        write_map_volume(folder / VOLUME, prediction.map, case.grid)
+    if case.kind == "slide":
+        return _write_slide(folder, case, prediction)
+    maps = prediction.map if prediction.map.ndim == 3 else prediction.map[None]
+    np.save(folder / MAPS, maps.astype(np.float32), allow_pickle=False)
+    first = case.images[0]
+    shape = (len(case.images), *first.pixels.shape)
+    shown = np.lib.format.open_memmap(folder / IMAGES, "w+", np.uint8, shape)
+    for number in range(len(case.images)):
+        image = first if number == 0 else case.images[number]
+        shown[number] = _in_channels(_to_bytes(image), first.pixels.ndim)
+    shown.flush()
+    spacing = first.geometry.spacing_mm
+    return {"images": len(case.images), "size_hw": list(first.size_hw), "spacing_mm": spacing}
+
+
+def _write_slide(folder: Path, case: Case, prediction: CasePrediction) -> dict[str, Any]:
+    from recap.io.slide import thumbnail
+
+    small = thumbnail(Path(case.source), SLIDE_PX)
+    map = _slide_map(case, prediction, small)
+    np.save(folder / IMAGES, _to_bytes(small)[None], allow_pickle=False)
+    np.save(folder / MAPS, map[None], allow_pickle=False)
+    source = case.size_hw or small.size_hw
+    return {
+        "images": 1,
+        "tiles": len(case.images),
+        "size_hw": list(small.size_hw),
+        "source_size_hw": list(source),
+        "spacing_mm": None,
+    }
+
+
+def _slide_map(case: Case, prediction: CasePrediction, small: Image) -> FloatArray:
+    """A slide's map in the pixels of its small picture."""
+    seen = np.nan_to_num(prediction.map, nan=0.0)
+    # The last values of a map reach beyond the slide, where the picture ends.
+    height, width = (side / prediction.source_px_per_px for side in case.size_hw or seen.shape)
+    size, box = (small.size_hw[1], small.size_hw[0]), (0.0, 0.0, width, height)
+    picture = Pillow.fromarray(seen).resize(size, Pillow.Resampling.NEAREST, box)
+    return np.asarray(picture, np.float32)
+
+
+def shown_regions(regions: list[Region], shown: dict[str, Any]) -> list[dict[str, Any]]:
+    """Regions in the pixels of what is shown, which is smaller than the source for slides."""
+    source = shown.get("source_size_hw")
+    if source is None:
+        return [asdict(region) for region in regions]
+    down, across = (small / large for small, large in zip(shown["size_hw"], source, strict=True))
+    return [asdict(_scaled(region, across, down)) for region in regions]
+
+
+def _scaled(region: Region, across: float, down: float) -> Region:
+    left, top, right, bottom = region.box_xyxy_px
+    box = (left * across, top * down, right * across, bottom * down)
+    peak = (int(region.peak_xy_px[0] * across), int(region.peak_xy_px[1] * down))
+    return replace(
+        region,
+        box_xyxy_px=(int(box[0]), int(box[1]), int(np.ceil(box[2])), int(np.ceil(box[3]))),
+        centroid_xy_px=(region.centroid_xy_px[0] * across, region.centroid_xy_px[1] * down),
+        peak_xy_px=peak,
+        area_px=round(region.area_px * across * down),
+    )
+
+
+def _to_bytes(image: Image) -> NDArray[np.uint8]:
+    return (np.clip(image.pixels, 0.0, 1.0) * 255).round().astype(np.uint8)
+
+
+def _in_channels(pixels: NDArray[np.uint8], dimensions: int) -> NDArray[Any]:
+    """Grey and colour frames may be mixed in one clip; the first says what is kept."""
+    if pixels.ndim == dimensions:
+        return pixels
+    return np.repeat(pixels[..., None], 3, 2) if dimensions == 3 else pixels.mean(2).round()
+
+
+@dataclass(frozen=True)
+class Result:
+    """A result that is whole."""
+
+    folder: Path
+
+    def read(self) -> dict[str, Any]:
+        """All of result.json."""
+        return json.loads((self.folder / RESULT).read_text(encoding="utf-8"))
+
+    def case(self, number: int) -> dict[str, Any] | None:
+        """One case of it; None if there is none of that number."""
+        cases = self.read()["cases"]
+        return cases[number] if 0 <= number < len(cases) else None
+
+    def file(self, number: int, name: str) -> Path:
+        """A file of a case."""
+        return case_folder(self.folder, number) / name
+
+    def pixels(self, case: int, number: int) -> NDArray[np.uint8] | None:
+        """An image as it is shown; None if there is none of that number."""
+        return _one(self.file(case, IMAGES), number)
+
+    def map(self, case: int, number: int) -> FloatArray | None:
+        """An image's map."""
+        return _one(self.file(case, MAPS), number)
+
+    def image_png(self, case: int, number: int) -> bytes | None:
+        """An image as it is shown."""
+        pixels = self.pixels(case, number)
+        return None if pixels is None else png(Pillow.fromarray(pixels))
+
+    def map_png(self, case: int, number: int, scale: tuple[float, float]) -> bytes | None:
+        """A map in grey: black up to the scale's start, white from its end."""
+        map = self.map(case, number)
+        if map is None:
+            return None
+        low, high = scale
+        grey = np.clip((np.nan_to_num(map) - low) / (high - low), 0.0, 1.0) * 255
+        return png(Pillow.fromarray(grey.round().astype(np.uint8)))
+
+    def overlay_png(self, case: int, number: int, scale: tuple[float, float]) -> bytes | None:
+        """The map's colours on the image."""
+        pixels, map = self.pixels(case, number), self.map(case, number)
+        if pixels is None or map is None:
+            return None
+        image = Image(pixels.astype(np.float32) / np.float32(255), "result")
+        return png(overlay(image, np.nan_to_num(map), scale))
+
+
+def _one(path: Path, number: int) -> Any:
+    if not path.is_file():
+        return None
+    stored = np.load(path, mmap_mode="r", allow_pickle=False)
+    return np.array(stored[number]) if 0 <= number < len(stored) else None
+
+
+def png(picture: Pillow.Image) -> bytes:
+    """A picture's bytes, packed quickly rather than tightly."""
+    buffer = io.BytesIO()
+    picture.save(buffer, format="PNG", compress_level=_PNG_LEVEL)
+    return buffer.getvalue()

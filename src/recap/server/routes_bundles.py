@@ -1,0 +1,105 @@
+"""Addresses of bundles: list, support pictures, download, calibrate."""
+
+from typing import Any
+
+from fastapi import APIRouter, HTTPException, Request, Response
+from fastapi.responses import FileResponse, StreamingResponse
+
+from recap.scoring.bundle import read_card
+from recap.server.answers import Accepted, BundleAnswer
+from recap.server.bundles import SUPPORT, describe
+from recap.server.download import zip_folder
+from recap.server.fits import CalibrateOptions, place_support, read_options
+from recap.server.requests import (
+    PROBLEMS,
+    UPLOAD_PROBLEMS,
+    BundleName,
+    ImageNumber,
+    TheService,
+)
+from recap.server.routes_jobs import form_body
+from recap.server.service import Service
+from recap.server.submission import Wanted, submit
+from recap.server.uploads import Form
+
+router = APIRouter(tags=["bundles"])
+_FILES = {"type": "array", "items": {"type": "string", "format": "binary"}, "minItems": 1}
+_NOT_HERE = "There is no such bundle."
+
+
+@router.get("/bundles", responses=PROBLEMS)
+def list_bundles(service: TheService) -> list[BundleAnswer]:
+    """Every bundle that files can be scored by."""
+    answers = []
+    for name, folder in service.bundles.folders().items():
+        told = describe(name, read_card(folder), folder, service.bundles.is_made_here(name))
+        answers.append(BundleAnswer.model_validate(told))
+    return answers
+
+
+@router.get(
+    "/bundles/{bundle}/support/{number}.png",
+    responses=PROBLEMS | {200: {"content": {"image/png": {}}}},
+    response_class=FileResponse,
+)
+def show_support(service: TheService, bundle: BundleName, number: ImageNumber) -> FileResponse:
+    """A small picture of a support image, by its number in the bundle's list."""
+    folder = service.bundles.folder(bundle)
+    path = None if folder is None else folder / SUPPORT / f"{number:06d}.png"
+    if path is None or not path.is_file():
+        raise HTTPException(404, "The bundle keeps no picture of this support image.")
+    return FileResponse(path, media_type="image/png")
+
+
+@router.get(
+    "/bundles/{bundle}/download.zip",
+    responses=PROBLEMS | {200: {"content": {"application/zip": {}}}},
+    response_class=StreamingResponse,
+)
+def download_bundle(service: TheService, bundle: BundleName) -> StreamingResponse:
+    """The bundle's folder; unpacked it can be used anywhere."""
+    folder = service.bundles.folder(bundle)
+    if folder is None:
+        raise HTTPException(404, _NOT_HERE)
+    headers = {"Content-Disposition": f'attachment; filename="{bundle}.recap.zip"'}
+    return StreamingResponse(zip_folder(folder), media_type="application/zip", headers=headers)
+
+
+@router.delete("/bundles/{bundle}", status_code=204, responses=PROBLEMS)
+def delete_bundle(service: TheService, bundle: BundleName) -> Response:
+    """Delete a bundle that was made here; of one that was calibrated here, the calibration."""
+    if not service.bundles.remove(bundle):
+        raise HTTPException(404, "No bundle of this name was made here.")
+    return Response(status_code=204)
+
+
+@router.post(
+    "/bundles/{bundle}/calibrate",
+    status_code=202,
+    responses=UPLOAD_PROBLEMS,
+    openapi_extra=form_body(
+        {
+            "normals": _FILES,
+            "abnormals": _FILES,
+            "options": {"type": "string", "description": "JSON: fpr, sensitivity, decide_by"},
+        },
+        ["normals"],
+    ),
+)
+async def calibrate_bundle(request: Request, service: TheService, bundle: BundleName) -> Accepted:
+    """Calibrate a bundle on normal (and abnormal) files that it was not fitted on."""
+
+    def understand(service: Service, form: Form) -> Wanted:
+        return _understand_calibration(service, form, bundle)
+
+    return Accepted(id=await submit(request, service, understand))
+
+
+def _understand_calibration(service: Service, form: Form, bundle: str) -> Wanted:
+    card = service.bundles.card(bundle)
+    if card is None:
+        raise HTTPException(404, _NOT_HERE)
+    if form.files_of("masks"):
+        raise HTTPException(422, "A calibration takes no masks.")
+    told: dict[str, Any] = {"calibrate": read_options(form, CalibrateOptions).model_dump()}
+    return Wanted("calibrate", bundle, card.settings.reading, place_support(form), told)

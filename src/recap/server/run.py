@@ -1,0 +1,64 @@
+"""Serving the application until a signal comes."""
+
+import logging
+import socket
+import sys
+from typing import Any
+
+import uvicorn
+
+from recap.errors import SettingsError
+from recap.server.app import create_app
+from recap.server.settings import ServerSettings
+
+_GRACE_SECONDS = 10
+_MOST_CONNECTIONS = 1000
+
+
+class _Server(uvicorn.Server):
+    """Tells the application at once that it is being stopped, so that listeners are let go."""
+
+    def __init__(self, config: uvicorn.Config, stopping: Any) -> None:
+        super().__init__(config)
+        self._told = stopping
+
+    def handle_exit(self, sig: int, frame: Any) -> None:
+        self._told.set()
+        super().handle_exit(sig, frame)
+
+
+def run_server(settings: ServerSettings) -> None:
+    """Serve until Ctrl-C or SIGTERM; jobs that are not finished go on after the next start."""
+    logging.basicConfig(
+        level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s"
+    )
+    listener = _listen(settings)
+    app = create_app(settings)
+    config = uvicorn.Config(
+        app,
+        log_config=None,
+        access_log=False,  # addresses may hold names; the application logs routes
+        server_header=False,
+        proxy_headers=False,
+        limit_concurrency=_MOST_CONNECTIONS,
+        timeout_graceful_shutdown=_GRACE_SECONDS,
+    )
+    host, port = listener.getsockname()[:2]
+    logging.getLogger("recap.server").info("http://%s:%d", host, port)
+    _Server(config, app.state.stopping).run([listener])
+
+
+def _listen(settings: ServerSettings) -> socket.socket:
+    """Take the port before any work is done."""
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((settings.host, settings.port))
+    except OSError as error:
+        listener.close()
+        raise SettingsError(
+            f"Cannot listen on {settings.host}:{settings.port} ({error.strerror}). Choose another "
+            "--host or --port."
+        ) from error
+    return listener

@@ -1,0 +1,156 @@
+"""Scoring the cases of a job into a result."""
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from recap.data.cases import Found, find_cases
+from recap.errors import RecapError
+from recap.io import Case
+from recap.scoring.cases import CasePrediction, score_case
+from recap.scoring.detector import Detector
+from recap.scoring.parts import ImageScore, Part, Parts
+from recap.scoring.regions import case_regions
+from recap.server.jobs import Job
+from recap.server.placing import case_name, in_client_words
+from recap.server.results import RESULT, case_folder, shown_regions, write_case
+from recap.types import Prediction, Region
+
+SHOWN_IN_SHORT = 100
+Count = Callable[[int], None]
+"""Told how many images of the job are done."""
+
+
+def job_cases(upload: Path) -> tuple[Found, ...]:
+    """The cases of a job's files, in the same order every time."""
+    return find_cases([upload], upload).cases
+
+
+def score_job(
+    job: Job,
+    detector: Detector,
+    folder: Path,
+    out: Path,
+    count: Count,
+    ready: Sequence[Part] = (),
+) -> dict[str, Any]:
+    """Score every case of a job; a case that cannot be read becomes an entry with the reason.
+
+    `folder` is the job's own, `out` a new one for the result. `ready` holds the results of images
+    that were scored together with those of other jobs.
+    """
+    records: list[dict[str, Any]] = []
+    hide = bool(job.options.get("deidentify"))
+    done = 0
+    for number, found in enumerate(job_cases(folder / "upload")):
+        name = _unique(case_name(found, job.names, number, hide), records)
+        before = done
+
+        def step(within: int, total: int, before: int = before) -> None:
+            count(before + within)
+
+        try:
+            parts = Parts(None) if ready else Parts(folder / "work" / f"{number:05d}")
+            for index, part in enumerate(ready):
+                parts.put(index, part)
+            case = found.open(detector.card.settings.reading)
+            record = _score_case(detector, case, parts, case_folder(out, number), step)
+            done += len(case.images)
+        except RecapError as error:
+            text = in_client_words(str(error), folder / "upload", job.names, hide)
+            record = {"status": "error", "error": text}
+        records.append({"id": number, "name": name, **record})
+    _refuse_nothing(records)
+    return _write(job, detector, out, records)
+
+
+def _score_case(
+    detector: Detector,
+    case: Case,
+    parts: Parts,
+    folder: Path,
+    progress: Callable[[int, int], None],
+) -> dict[str, Any]:
+    prediction = score_case(detector, case, parts, progress)
+    shown = write_case(folder, case, prediction)
+    regions = regions_of(detector, case, prediction)
+    decision = prediction.decision
+    calibration = detector.card.calibration
+    return {
+        "status": "ok",
+        "error": "",
+        "kind": case.kind,
+        **shown,
+        "score": prediction.score,
+        "score_prototype": prediction.total.score_prototype,
+        "score_memory": prediction.total.score_memory,
+        "image_scores": [image.score for image in prediction.images],
+        "highest": 0 if case.kind == "slide" else prediction.highest,
+        "decision": None if decision is None else asdict(decision),
+        "undecided": detector.undecided(case.kind) if decision is None else "",
+        "regions": shown_regions(regions, shown),
+        "level": None if calibration is None else calibration.map_level,
+        "scale": list(detector.map_scale),
+        "dicom": bool(case.dicom_frames),
+    }
+
+
+def regions_of(detector: Detector, case: Case, prediction: CasePrediction) -> list[Region]:
+    """The regions above the calibrated level; none without a calibration."""
+    calibration = detector.card.calibration
+    if calibration is None:
+        return []
+    level, step = calibration.map_level, prediction.source_px_per_px
+    return case_regions(case, prediction.map, level, px_per_value=step)
+
+
+def as_part(prediction: Prediction) -> Part:
+    """An image's prediction as a part of its case."""
+    scores = ImageScore(prediction.score, prediction.score_prototype, prediction.score_memory)
+    return Part(scores, prediction.map, descriptor=prediction.descriptor)
+
+
+def _write(
+    job: Job, detector: Detector, out: Path, records: list[dict[str, Any]]
+) -> dict[str, Any]:
+    from recap import __version__
+
+    failed = sum(record["status"] != "ok" for record in records)
+    content = {
+        "job": job.id,
+        "bundle": job.bundle,
+        "fingerprint": detector.card.fingerprint,
+        "encoder": detector.card.encoder.model_dump(),
+        "version": __version__,
+        "scale": list(detector.map_scale),
+        "cases": records,
+    }
+    out.mkdir(parents=True, exist_ok=True)
+    (out / RESULT).write_text(json.dumps(content, indent=1), encoding="utf-8")
+    images = sum(record.get("images", 0) for record in records)
+    shown = [_in_short(record) for record in records[:SHOWN_IN_SHORT]]
+    return {"count": len(records), "failed": failed, "images": images, "cases": shown}
+
+
+def _in_short(record: dict[str, Any]) -> dict[str, Any]:
+    decision = record.get("decision")
+    return {
+        **{key: record.get(key) for key in ("id", "name", "status", "score")},
+        "abnormal": None if decision is None else decision["abnormal"],
+    }
+
+
+def _unique(name: str, records: list[dict[str, Any]]) -> str:
+    """Cases are asked for by name, so no two have the same."""
+    taken = {record["name"] for record in records}
+    number, unique = 2, name
+    while unique in taken:
+        unique, number = f"{name}-{number}", number + 1
+    return unique
+
+
+def _refuse_nothing(records: list[dict[str, Any]]) -> None:
+    if not any(record["status"] == "ok" for record in records):
+        raise RecapError(records[0]["error"])

@@ -1,0 +1,74 @@
+"""All parts of the service, put together."""
+
+from dataclasses import dataclass
+
+from recap.server.auth import Gate
+from recap.server.bundles import Bundles
+from recap.server.inspection import Inspection
+from recap.server.jobs import Jobs
+from recap.server.limits import Places, Rate
+from recap.server.logs import log
+from recap.server.metrics import Metrics
+from recap.server.settings import ServerSettings, check_exposure
+from recap.server.store import Store
+from recap.server.workers import Workers
+
+MOST_LISTENERS = 128
+
+
+@dataclass(frozen=True)
+class Service:
+    """What routes work with."""
+
+    settings: ServerSettings
+    jobs: Jobs
+    bundles: Bundles
+    metrics: Metrics
+    gate: Gate
+    inspection: Inspection
+    workers: Workers
+    uploads: Places
+    listeners: Places
+    """Clients that follow a job's events."""
+    posts: Rate
+
+    def start(self) -> None:
+        """Take up what a kill left behind, then work."""
+        left = self.jobs.recover()
+        self.jobs.store.sweep()
+        log.info("%d unfinished jobs taken up", left)
+        self.inspection.start()
+        self.bundles.load_served()
+        self.workers.start()
+
+    def stop(self) -> None:
+        """Come to a good end."""
+        self.workers.stop()
+        self.inspection.stop()
+        self.jobs.store.close()
+
+    def retry_seconds(self) -> int:
+        """When it is worth coming back: when a tenth of the queue is worked off."""
+        each = self.metrics.mean_job_seconds() / self.settings.workers
+        return max(1, min(120, round(each * self.jobs.waiting() / 10)))
+
+
+def build_service(settings: ServerSettings) -> Service:
+    """Check the settings, take hold of the data folder, and prepare all parts."""
+    check_exposure(settings)
+    store = Store(settings.data)
+    jobs = Jobs(store, settings.queue)
+    bundles = Bundles(settings, store)
+    metrics = Metrics()
+    return Service(
+        settings=settings,
+        jobs=jobs,
+        bundles=bundles,
+        metrics=metrics,
+        gate=Gate(settings),
+        inspection=Inspection(settings.inspectors, settings.inspect_seconds),
+        workers=Workers(settings, jobs, bundles, metrics),
+        uploads=Places(settings.uploads_at_once),
+        listeners=Places(MOST_LISTENERS),
+        posts=Rate(settings.posts_per_minute),
+    )

@@ -1,0 +1,113 @@
+"""Everything that decides how the service behaves, checked before it opens a port."""
+
+import ipaddress
+import re
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field
+
+from recap.config import Section
+from recap.errors import SettingsError
+from recap.scoring.bundle import read_card
+
+MEGABYTE = 2**20
+SHORTEST_TOKEN = 16
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
+"""What a bundle may be called in addresses."""
+
+
+class ServerSettings(Section):
+    """How the service is run; `recap serve` has an option for most of it."""
+
+    bundles: tuple[Path, ...]
+    data: Path
+    host: str = "127.0.0.1"
+    port: Annotated[int, Field(ge=0, le=65535)] = 8000
+    token: str | None = None
+    max_upload_mb: Annotated[int, Field(ge=1)] = 512
+    """Of one request, all files together, as sent."""
+    max_unpacked_mb: Annotated[int, Field(ge=1)] = 4096
+    """Of one request, after its archives were unpacked."""
+    max_files: Annotated[int, Field(ge=1)] = 5000
+    max_megapixels: Annotated[int, Field(ge=1)] = 512
+    """Of one request, all images together (slides: their tiles)."""
+    queue: Annotated[int, Field(ge=1)] = 200
+    """Jobs that wait; one more is answered with 429."""
+    uploads_at_once: Annotated[int, Field(ge=1)] = 32
+    posts_per_minute: Annotated[int, Field(ge=1)] = 1200
+    """Of one client; half a minute's worth may come at once."""
+    workers: Annotated[int, Field(ge=1, le=64)] = 1
+    batch_size: Annotated[int, Field(ge=1)] = 8
+    """Small images of several requests that a GPU scores together."""
+    inspectors: Annotated[int, Field(ge=1, le=64)] = 2
+    inspect_seconds: Annotated[float, Field(gt=0)] = 120.0
+    read_seconds: Annotated[float, Field(gt=0)] = 30.0
+    """The longest silence of a client in the middle of an upload."""
+    keep_days: Annotated[float, Field(gt=0)] | None = None
+    """Finished jobs and their files are deleted after this time; none keeps them."""
+    device: str = "auto"
+    random_weights: bool = False
+    deidentify: bool = False
+
+    @property
+    def max_upload_bytes(self) -> int:
+        """The longest body that is read."""
+        return self.max_upload_mb * MEGABYTE
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether only this machine can connect."""
+        return is_loopback(self.host)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether an address or name means this machine alone; unknown names do not."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def check_exposure(settings: ServerSettings) -> None:
+    """Refuse to serve others without a token, and tokens that can be guessed."""
+    if settings.token is None and not settings.is_loopback:
+        raise SettingsError(
+            f"--host {settings.host} is open to other machines, which needs a token. Write one to "
+            "a file (for example with `openssl rand -hex 32`) and pass --token-file FILE."
+        )
+
+
+def read_token(path: Path) -> str:
+    """The token: the only line of a file."""
+    try:
+        token = path.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingsError(f"Cannot read the token file {path}: {error}.") from error
+    if len(token) < SHORTEST_TOKEN or not re.fullmatch(r"[!-~]+", token):
+        raise SettingsError(
+            f"{path}: a token is one line of at least {SHORTEST_TOKEN} letters, digits or signs. "
+            "Make one with `openssl rand -hex 32`."
+        )
+    return token
+
+
+def served_names(bundles: tuple[Path, ...]) -> dict[str, Path]:
+    """Bundles by the name that they have in addresses: the folder's, without `.recap`."""
+    if not bundles:
+        raise SettingsError("There is nothing to serve. Name at least one bundle.")
+    named: dict[str, Path] = {}
+    for folder in bundles:
+        read_card(folder)
+        name = folder.resolve().name.removesuffix(".recap")
+        if not NAME.fullmatch(name):
+            raise SettingsError(
+                f"{folder}: '{name}' cannot stand in an address. Rename the folder with letters, "
+                "digits, '_', '.' and '-'."
+            )
+        if name in named:
+            raise SettingsError(f"{named[name]} and {folder} are both called '{name}'. Rename one.")
+        named[name] = folder
+    return named

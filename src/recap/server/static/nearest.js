@@ -1,0 +1,71 @@
+// Why here: the most similar patch among the normal support images, and what each layer says.
+
+import { address, getJson, getPicture } from "./api.js";
+import { announce, fill, h, number, problem } from "./dom.js";
+
+const CROP_PX = 160;
+
+/** The section, or null where the bundle keeps no support thumbnails. */
+export function nearestPanel(study, view) {
+  if (!study.bundle.support_pictures) return null;
+  const content = h("div", { class: "nearest", "aria-live": "polite" }, hint());
+  const element = h("section", {}, h("h3", { text: "Nearest normal" }), content);
+  let turn = 0;
+  return {
+    element,
+    async ask(pane, x, y) {
+      const mine = ++turn;
+      const query = new URLSearchParams({ image: view.slice, x: Math.floor(x), y: Math.floor(y) });
+      try {
+        const found = await getJson(`${study.at("nearest")}?${query}`);
+        const [picture] = await study.slice(view.slice);
+        const support = await getPicture(address("bundles", study.bundle.name, "support", `${found.index}.png`));
+        if (mine !== turn) return;
+        fill(content, pictures(picture, [x, y], support, found), layers(found));
+        announce(`Nearest normal patch: ${found.support}, distance ${number(found.distance)}`);
+      } catch (error) {
+        if (mine === turn) fill(content, problem(error));
+      }
+    },
+  };
+}
+
+const hint = () => h("p", { class: "quiet-text", text: "Click a place in the picture, or choose Explain and press Enter, to see the normal patch that is most like it." });
+
+function pictures(picture, here, support, found) {
+  const there = [found.x * (support.width / (found.size_hw?.[1] ?? support.width)), found.y * (support.height / (found.size_hw?.[0] ?? support.height))];
+  return h("div", { class: "nearest-pair" },
+    figure(marked(picture, here), "This patch", `at ${Math.floor(here[0])}, ${Math.floor(here[1])}`),
+    figure(marked(support, there), found.support, `distance ${number(found.distance)}`));
+}
+
+function figure(canvas, title, note) {
+  canvas.setAttribute("role", "img");
+  canvas.setAttribute("aria-label", `${title}, ${note}`);
+  return h("figure", {}, canvas, h("figcaption", {}, h("b", { text: title, title }), h("span", { text: note })));
+}
+
+/** A picture, whole, with a ring around the place. */
+function marked(bitmap, [x, y]) {
+  const scale = CROP_PX / Math.max(bitmap.width, bitmap.height);
+  const canvas = h("canvas", { width: 2 * CROP_PX, height: 2 * CROP_PX });
+  const context = canvas.getContext("2d");
+  const [left, top] = [CROP_PX - bitmap.width * scale, CROP_PX - bitmap.height * scale];
+  context.drawImage(bitmap, left, top, 2 * bitmap.width * scale, 2 * bitmap.height * scale);
+  for (const [colour, width] of [["#000", 6], ["#fff", 3]]) {
+    context.strokeStyle = colour;
+    context.lineWidth = width;
+    context.strokeRect(left + 2 * x * scale - 16, top + 2 * y * scale - 16, 32, 32);
+  }
+  return canvas;
+}
+
+function layers(found) {
+  const rows = (found.layers ?? []).map((layer, i) =>
+    typeof layer === "number" ? { name: `Layer ${i + 1}`, distance: layer } : { name: `Layer ${layer.layer ?? i + 1}`, ...layer });
+  if (!rows.length) return null;
+  return h("table", { class: "layers" }, h("caption", { text: "Distance by layer" }), h("tbody", {}, rows.map((row) =>
+    h("tr", {}, h("th", { scope: "row", text: row.name }),
+      h("td", {}, h("meter", { min: 0, max: Math.max(...rows.map((one) => one.distance), 1e-9), value: row.distance, "aria-hidden": "true" })),
+      h("td", { class: "figure", text: number(row.distance) })))));
+}

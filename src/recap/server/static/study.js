@@ -1,0 +1,130 @@
+// One case as one bundle scored it: its pictures, maps, decision, threshold, level and regions.
+
+import { address, getJson, getMap, getPicture } from "./api.js";
+import { byPeak, findRegions } from "./regions.js";
+import { decide } from "./threshold.js";
+
+const KEPT_SLICES = 60;
+
+export class Study extends EventTarget {
+  #kept = new Map();
+  #scan = 0;
+  highlight = null;
+  own = null;
+
+  constructor(job, found, bundle) {
+    super();
+    this.job = job;
+    this.case = found;
+    this.bundle = bundle;
+    this.calibration = bundle.calibration ?? null;
+    const [low, high] = found.scale;
+    this.givenLevel = found.level ?? low + 0.5 * (high - low);
+    this.level = this.givenLevel;
+    this.threshold = this.calibration?.threshold ?? null;
+    if (!this.isCalibrated) this.#rescan();
+  }
+
+  /** Whether the service found regions; otherwise they are found here, at half of the scale. */
+  get isCalibrated() {
+    return this.case.level !== null && this.case.level !== undefined;
+  }
+
+  /** All cases of a job, with the bundle that scored them; null instead of a study where it failed. */
+  static async open(id) {
+    const [job, cases, bundles] = await Promise.all([
+      getJson(address("jobs", id)), getJson(address("jobs", id, "cases")), getJson(address("bundles")),
+    ]);
+    const bundle = bundles.find((one) => one.name === job.bundle) ?? { name: job.bundle, calibration: null };
+    return { job, cases, study: (found) => new Study(job, found, bundle) };
+  }
+
+  /** The address of something of this case. */
+  at(...parts) {
+    return address("jobs", this.job.id, "cases", this.case.id, ...parts);
+  }
+
+  /** A slice's picture and map, from memory if it was shown lately. */
+  slice(n) {
+    const kept = this.#kept.get(n) ?? Promise.all([getPicture(this.at("image", `${n}.png`)), this.#map(n)]);
+    this.#kept.delete(n);
+    this.#kept.set(n, kept);
+    kept.catch(() => this.#kept.delete(n));
+    if (this.#kept.size > KEPT_SLICES) this.#kept.delete(this.#kept.keys().next().value);
+    return kept;
+  }
+
+  /** Fetch the neighbours before they are asked for. */
+  ahead(n) {
+    for (const next of [n + 1, n - 1]) {
+      if (next >= 0 && next < this.case.images) this.slice(next).catch(() => {});
+    }
+  }
+
+  get regions() {
+    return this.own ?? this.case.regions ?? [];
+  }
+
+  /** The decision at the threshold as it stands now; null without calibration. */
+  get decision() {
+    return decide(this.case, this.calibration, this.threshold);
+  }
+
+  get isMoved() {
+    return this.threshold !== (this.calibration?.threshold ?? null) || this.level !== this.givenLevel;
+  }
+
+  set(values) {
+    Object.assign(this, values);
+    if ("level" in values) this.#rescan();
+    this.dispatchEvent(new Event("change"));
+  }
+
+  /** Step through the regions, going to each. */
+  step(by, view) {
+    const { regions } = this;
+    if (!regions.length) return;
+    const now = regions.indexOf(this.highlight);
+    this.show(regions[(now + by + regions.length + (now < 0 && by < 0 ? 1 : 0)) % regions.length], view);
+  }
+
+  /** Highlight a region and bring it into view. */
+  show(region, view) {
+    const [height, width] = this.case.size_hw;
+    const [left, top, right, bottom] = region.box_xyxy_px;
+    this.set({ highlight: region });
+    view.goTo(region.image, [left / width, top / height, right / width, bottom / height]);
+  }
+
+  reset() {
+    this.set({ threshold: this.calibration?.threshold ?? null, level: this.givenLevel });
+  }
+
+  async #map(n) {
+    return getMap(this.at("map", `${n}.f32`));
+  }
+
+  /** Find the regions at the new level in all slices, from the maps; the newest request wins. */
+  async #rescan() {
+    const turn = ++this.#scan;
+    this.highlight = null;
+    this.own = null;
+    if (this.level === this.givenLevel && this.isCalibrated) return;
+    await new Promise((resolve) => setTimeout(resolve, 120));
+    const found = [];
+    for (let n = 0; n < this.case.images; n++) {
+      if (turn !== this.#scan) return;
+      const map = this.#kept.has(n) ? (await this.slice(n))[1] : await this.#map(n);
+      found.push(...findRegions(map, this.level, { image: n, mm2PerPx: this.#mm2PerPx() }).regions);
+    }
+    if (turn !== this.#scan) return;
+    this.own = byPeak(found);
+    this.dispatchEvent(new Event("change"));
+  }
+
+  #mm2PerPx() {
+    if (this.case.spacing_mm) return this.case.spacing_mm[0] * this.case.spacing_mm[1];
+    const told = (this.case.regions ?? []).find((region) => region.area_mm2);
+    return told ? told.area_mm2 / told.area_px : null;
+  }
+}

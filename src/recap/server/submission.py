@@ -1,0 +1,118 @@
+"""From a request with files to an accepted job."""
+
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fastapi import HTTPException, Request
+from starlette.concurrency import run_in_threadpool
+
+from recap.config import ReadingSettings
+from recap.server.auth import client_of
+from recap.server.jobs import Kind, NewJob, QueueFullError
+from recap.server.service import Service
+from recap.server.settings import MEGABYTE
+from recap.server.store import new_id, remove
+from recap.server.uploads import Form, receive_form
+
+LONGEST_KEY = 200
+_SPARE_BYTES = 512 * MEGABYTE
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What a form asks for."""
+
+    kind: Kind
+    bundle: str
+    reading: ReadingSettings
+    files: list[Any]
+    """What the inspector is told of each file."""
+    options: dict[str, Any]
+
+
+Understand = Callable[[Service, Form], Wanted]
+
+
+async def submit(request: Request, service: Service, understand: Understand) -> str:
+    """Receive a form, have its files looked at, and take the job on; returns its id."""
+    _slow_down(request, service)
+    key = _client_key(request)
+    if key and (before := await run_in_threadpool(service.jobs.by_key, key)):
+        return before
+    await run_in_threadpool(_refuse_if_full, service)
+    with service.uploads.taken() as held:
+        if not held:
+            raise _later(service, "Too many uploads at a time.")
+        job = new_id()
+        folder = service.jobs.store.incoming(job)
+        try:
+            form = await receive_form(request, folder / "raw", service.settings)
+            return await run_in_threadpool(_accept, service, form, job, understand, key)
+        except QueueFullError as error:
+            raise _later(service, "The queue is full.") from error
+        finally:
+            await run_in_threadpool(remove, folder)
+
+
+def _accept(service: Service, form: Form, job: str, understand: Understand, key: str | None) -> str:
+    folder = service.jobs.store.incoming(job)
+    service.metrics.received(_size(folder / "raw"))
+    wanted = understand(service, form)
+    answer = service.inspection.check(_question(service, folder, wanted))
+    if answer["status"] != 200:
+        raise HTTPException(answer["status"], answer["detail"])
+    hide = service.settings.deidentify
+    names = dict.fromkeys(answer["names"], "") if hide else answer["names"]
+    options = {**wanted.options, "deidentify": hide}
+    new = NewJob(job, wanted.kind, wanted.bundle, options, names, answer["images"], key)
+    return service.jobs.accept(new)
+
+
+def _question(service: Service, folder: Path, wanted: Wanted) -> dict[str, Any]:
+    settings = service.settings
+    return {
+        "task": wanted.kind,
+        "folder": str(folder),
+        "files": wanted.files,
+        "reading": wanted.reading.model_dump(mode="json"),
+        "max_files": settings.max_files,
+        "max_unpacked": settings.max_unpacked_mb * MEGABYTE,
+        "max_pixels": settings.max_megapixels * 10**6,
+        "deidentify": settings.deidentify,
+    }
+
+
+def _slow_down(request: Request, service: Service) -> None:
+    wait = service.posts.wait_seconds(client_of(request))
+    if wait:
+        raise HTTPException(429, "Too many requests.", {"Retry-After": str(int(wait) + 1)})
+
+
+def _refuse_if_full(service: Service) -> None:
+    try:
+        service.jobs.refuse_if_full()
+    except QueueFullError as error:
+        raise _later(service, "The queue is full.") from error
+    free = shutil.disk_usage(service.jobs.store.root).free
+    if free < _SPARE_BYTES + service.settings.max_upload_bytes:
+        raise HTTPException(507, "The disk of the service is full.")
+
+
+def _later(service: Service, reason: str) -> HTTPException:
+    seconds = str(service.retry_seconds())
+    return HTTPException(429, f"{reason} Try again later.", {"Retry-After": seconds})
+
+
+def _client_key(request: Request) -> str | None:
+    """A client that repeats a request under the same key gets the same job."""
+    key = request.headers.get("idempotency-key")
+    if key is not None and not 0 < len(key) <= LONGEST_KEY:
+        raise HTTPException(422, f"An Idempotency-Key has 1 to {LONGEST_KEY} characters.")
+    return key
+
+
+def _size(folder: Path) -> int:
+    return sum(file.stat().st_size for file in folder.iterdir())

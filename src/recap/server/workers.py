@@ -1,0 +1,235 @@
+"""The threads that do the work: some score, one fits. Each takes the next job of its lane."""
+
+import sqlite3
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from recap.errors import RecapError
+from recap.server.bundles import Bundles, add_bundle, free_name
+from recap.server.jobs import Job, Jobs
+from recap.server.logs import log, log_failure
+from recap.server.metrics import Metrics
+from recap.server.placing import in_client_words
+from recap.server.settings import ServerSettings
+from recap.server.store import move_into_place, remove
+
+_IDLE_SECONDS = 1.0
+_CLEAN_EVERY_SECONDS = 600.0
+_DAY_SECONDS = 86400.0
+
+
+class StoppedError(Exception):
+    """The service is being stopped: the job goes back into the queue."""
+
+
+class CancelledError(Exception):
+    """Nobody wants the job any more."""
+
+
+class Workers:
+    """Starts and stops the threads."""
+
+    def __init__(
+        self, settings: ServerSettings, jobs: Jobs, bundles: Bundles, metrics: Metrics
+    ) -> None:
+        self._settings = settings
+        self._jobs = jobs
+        self._bundles = bundles
+        self._metrics = metrics
+        self._stopping = threading.Event()
+        lanes = ["score"] * settings.workers + ["fit"]
+        targets: list[Callable[[], None]] = [lambda lane=lane: self._work(lane) for lane in lanes]  # type: ignore[misc]
+        targets.append(self._clean)
+        self._threads = [threading.Thread(target=target, daemon=True) for target in targets]
+
+    def start(self) -> None:
+        """Begin to work."""
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self, seconds: float = 20.0) -> None:
+        """Let every thread come to a good end; what is unfinished goes on after the next start."""
+        self._stopping.set()
+        with self._jobs.arrived:
+            self._jobs.arrived.notify_all()
+        deadline = time.monotonic() + seconds
+        for thread in self._threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
+
+    def are_alive(self) -> bool:
+        """Whether all threads still run."""
+        return all(thread.is_alive() for thread in self._threads)
+
+    def _work(self, lane: str) -> None:
+        while not self._stopping.is_set():
+            try:
+                claimed = self._jobs.claim(lane, self._together(lane))
+                if claimed:
+                    self._run(claimed)
+                    continue
+            # A full disk or the like must not end the thread; after it, work goes on.
+            except Exception as error:
+                log_failure(error, f"{lane} worker")
+                self._stopping.wait(_IDLE_SECONDS)
+            with self._jobs.arrived:
+                if not self._stopping.is_set():
+                    self._jobs.arrived.wait(_IDLE_SECONDS)
+
+    def _together(self, lane: str) -> int:
+        """How many images of several requests to score at once: a CPU gains nothing by it."""
+        from recap.training.devices import choose_device
+
+        on_cpu = choose_device(self._settings.device).type == "cpu"
+        return 1 if on_cpu or lane != "score" else self._settings.batch_size
+
+    def _run(self, claimed: list[Job]) -> None:
+        ready = self._score_together(claimed) if len(claimed) > 1 else {}
+        for job in claimed:
+            started = time.perf_counter()
+            try:
+                status = self._run_one(job, ready.get(job.id, []))
+            except StoppedError:
+                self._jobs.release(job)
+                status = "released"
+            except CancelledError:
+                status = "cancelled"
+            except RecapError as error:
+                upload = self._jobs.store.job_folder(job.id) / "upload"
+                hide = self._settings.deidentify
+                self._jobs.fail(job, in_client_words(str(error), upload, job.names, hide))
+                status = "failed"
+            except Exception as error:
+                status = self._explain(job, error)
+            seconds = time.perf_counter() - started
+            self._jobs.unwatch(job.id)
+            if status != "released":
+                self._tidy(job)
+                done = job.images if status == "done" and job.kind == "score" else 0
+                self._metrics.job(job.kind, status, seconds, done)
+            log.info("job %s %s %s %.2f s", job.id, job.kind, status, seconds)
+
+    def _explain(self, job: Job, error: Exception) -> str:
+        if self._jobs.watch(job.id).cancelled.is_set():
+            return "cancelled"  # and deleted: its files went away under the work
+        log_failure(error, f"job {job.id}")
+        self._jobs.fail(job, f"The service made a mistake ({type(error).__name__}).")
+        return "failed"
+
+    def _run_one(self, job: Job, ready: list[Any]) -> str:
+        work = {"score": self._score, "fit": self._fit, "calibrate": self._calibrate}
+        finished = work[job.kind](job, ready)
+        return "done" if finished else "cancelled"
+
+    def _score_together(self, claimed: list[Job]) -> dict[str, list[Any]]:
+        """Single images of several jobs through the encoder in one batch; none if one is bad."""
+        from recap.server.scoring import as_part, job_cases
+
+        try:
+            detector = self._bundles.detector(claimed[0].bundle)
+            images = []
+            for job in claimed:
+                found = job_cases(self._jobs.store.job_folder(job.id) / "upload")
+                images.append(found[0].open(detector.card.settings.reading).images[0])
+            predictions = list(detector.score_batch(images, len(images)))
+        except RecapError:
+            return {}  # one by one, the bad one tells what is wrong
+        pairs = zip(claimed, predictions, strict=True)
+        return {job.id: [as_part(prediction)] for job, prediction in pairs}
+
+    def _score(self, job: Job, ready: list[Any]) -> bool:
+        from recap.server.scoring import score_job
+
+        folder = self._jobs.store.job_folder(job.id)
+        working = self._new_folder(folder / f"working-{job.attempt}")
+        detector = self._detector(job)
+
+        def count(done: int) -> None:
+            self._note(job, "score", done, job.images, "")
+
+        count(0)
+        summary = score_job(job, detector, folder, working, count, ready)
+        result = f"result-{job.attempt}"
+        move_into_place(working, folder / result)
+        return self._jobs.finish(job, result, lambda database: summary)
+
+    def _fit(self, job: Job, _: list[Any]) -> bool:
+        from recap.server.fits import run_fit
+
+        folder = self._jobs.store.job_folder(job.id)
+        working = self._new_folder(folder / f"working-{job.attempt}")
+        bundle = working / "bundle"
+        self._note(job, "encode", 0, job.images, "")
+        run_fit(job, folder, bundle, self._settings.device, self._noting(job))
+        return self._add_bundle(job, bundle, job.options["name"])
+
+    def _calibrate(self, job: Job, _: list[Any]) -> bool:
+        from recap.server.fits import run_calibration
+
+        folder = self._jobs.store.job_folder(job.id)
+        working = self._new_folder(folder / f"working-{job.attempt}")
+        detector = self._detector(job)
+        source = self._bundles.folders()[job.bundle]
+        bundle = working / "bundle"
+        run_calibration(job, detector, source, folder, bundle, self._noting(job))
+        served = not self._bundles.is_made_here(job.bundle)
+        replaces = detector.card.fingerprint if served else ""
+        return self._add_bundle(job, bundle, job.bundle, replaces, replace=True)
+
+    def _add_bundle(
+        self, job: Job, bundle: Path, name: str, replaces: str = "", replace: bool = False
+    ) -> bool:
+        """Move a bundle to its place, and make it known in the moment in which its job is done."""
+        target = self._jobs.store.bundle_folder(job.id)
+        remove(target)
+        move_into_place(bundle, target)
+        taken = set(self._bundles.folders())
+
+        def add(database: sqlite3.Connection) -> dict[str, Any]:
+            free = name if replace else free_name(database, name, taken)
+            add_bundle(database, free, job.id, replaces)
+            return {"bundle": free}
+
+        finished = self._jobs.finish(job, "", add)
+        if not finished:
+            remove(target)
+        return finished
+
+    def _detector(self, job: Job) -> Any:
+        if self._bundles.folder(job.bundle) is None:
+            raise RecapError(f"The bundle '{job.bundle}' is not served any more.")
+        return self._bundles.detector(job.bundle)
+
+    def _noting(self, job: Job) -> Callable[[str, int, int, str], None]:
+        return lambda stage, done, total, detail: self._note(job, stage, done, total, detail)
+
+    def _note(self, job: Job, stage: str, done: int, total: int, detail: str) -> None:
+        """Keep progress for those who ask, and stop here if the work is to stop."""
+        watch = self._jobs.watch(job.id)
+        watch.stage, watch.done, watch.total = stage, done, total
+        if watch.cancelled.is_set():
+            raise CancelledError
+        if self._stopping.is_set():
+            raise StoppedError
+
+    def _new_folder(self, folder: Path) -> Path:
+        remove(folder)
+        folder.mkdir(parents=True)
+        return folder
+
+    def _tidy(self, job: Job) -> None:
+        """Remove all of a job but its upload and its result."""
+        folder = self._jobs.store.job_folder(job.id)
+        now = self._jobs.get(job.id)
+        result = now.result if now else ""
+        for entry in folder.iterdir() if folder.is_dir() else ():
+            if entry.name not in ("upload", result):
+                remove(entry)
+
+    def _clean(self) -> None:
+        while not self._stopping.is_set():
+            if self._settings.keep_days is not None:
+                self._jobs.expire(time.time() - self._settings.keep_days * _DAY_SECONDS)
+            self._stopping.wait(_CLEAN_EVERY_SECONDS)

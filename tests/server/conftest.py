@@ -1,0 +1,69 @@
+"""A service on a tiny detector: in this process for routes, in its own to be killed."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("fastapi", reason="needs the extra server")
+
+from fastapi.testclient import TestClient
+
+import recap
+from quick_encoder import encoder_read_once  # noqa: F401
+from recap.data import write_phantoms
+from recap.data.benchmark import Domain
+from recap.server.app import create_app
+from recap.server.settings import ServerSettings
+from service_calls import ADDRESS
+
+@pytest.fixture(scope="session")
+def domains(tmp_path_factory: pytest.TempPathFactory) -> list[Domain]:
+    root = tmp_path_factory.mktemp("phantoms")
+    return write_phantoms(root, pool=3, test=3, size_px=70, domains=["Brain", "Chest"])
+
+
+@pytest.fixture(scope="session")
+def bundles(
+    tmp_path_factory: pytest.TempPathFactory, domains: list[Domain], tiny_folder: Path
+) -> list[Path]:
+    """`brain` knows normal and abnormal images, `chest` normal ones only; not to be changed."""
+    root = tmp_path_factory.mktemp("bundles")
+    settings = recap.resolve_settings(
+        encoder={"name": str(tiny_folder), "input_px": 70},
+        training={"epochs": 1, "augment": False},
+    )
+    paths = []
+    for domain, name in zip(domains, ("brain", "chest"), strict=True):
+        valid = domain.root / "valid"
+        diseased = valid / "Ungood" / "img" if name == "brain" else None
+        detector = recap.fit(valid / "good" / "img", diseased, settings=settings)
+        detector.save(root / f"{name}.recap")
+        paths.append(root / f"{name}.recap")
+    return paths
+
+
+Make = Callable[..., TestClient]
+
+
+@pytest.fixture
+def make_client(tmp_path: Path, bundles: list[Path]) -> Iterator[Make]:
+    """make_client(**settings): a client of a running service on tmp_path/data."""
+    running = []
+
+    def make(**values: Any) -> TestClient:
+        given = {"bundles": tuple(bundles), "data": tmp_path / "data", "inspectors": 1} | values
+        client = TestClient(create_app(ServerSettings(**given)), base_url=ADDRESS)
+        client.__enter__()
+        running.append(client)
+        return client
+
+    yield make
+    for client in running:
+        client.__exit__(None, None, None)
+
+
+@pytest.fixture
+def client(make_client: Make) -> TestClient:
+    return make_client()

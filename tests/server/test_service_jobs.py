@@ -1,0 +1,235 @@
+"""The life of jobs: queue, progress, events, cancelling, batches, restarts."""
+
+import json
+import threading
+import time
+
+import pytest
+
+from recap.errors import InputError
+from recap.server.jobs import MOST_ATTEMPTS, Jobs, NewJob, QueueFullError
+from recap.server.store import Store, new_id
+from service_calls import API, ended, png, upload
+
+
+@pytest.fixture
+def store(tmp_path):
+    store = Store(tmp_path / "data")
+    yield store
+    store.close()
+
+
+def add(jobs, images=1, bundle="brain", key=None, kind="score"):
+    job = new_id()
+    (jobs.store.incoming(job) / "upload").mkdir(parents=True)
+    return jobs.accept(NewJob(job, kind, bundle, {}, {}, images, key))
+
+
+def test_jobs_are_claimed_in_order_and_once(store):
+    jobs = Jobs(store, 10)
+    wanted = [add(jobs) for _ in range(5)]
+    found = [jobs.claim("score")[0].id for _ in range(5)]
+    assert found == wanted
+    assert jobs.claim("score") == []
+
+
+def test_no_two_threads_claim_the_same_job(store):
+    jobs = Jobs(store, 100)
+    wanted = {add(jobs) for _ in range(40)}
+    found = []
+
+    def work():
+        while claimed := jobs.claim("score"):
+            found.append(claimed[0].id)
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 40
+    assert set(found) == wanted
+
+
+def test_batches_take_single_images_of_one_bundle(store):
+    jobs = Jobs(store, 10)
+    first = add(jobs)
+    add(jobs, bundle="chest")
+    add(jobs, images=9)
+    second, third = add(jobs), add(jobs)
+    assert [job.id for job in jobs.claim("score", 3)] == [first, second, third]
+    assert [job.bundle for job in jobs.claim("score", 3)] == ["chest"]
+    assert [job.images for job in jobs.claim("score", 3)] == [9]
+
+
+def test_fits_have_a_lane_of_their_own(store):
+    jobs = Jobs(store, 10)
+    fit = add(jobs, kind="fit")
+    assert jobs.claim("score") == []
+    assert jobs.claim("fit")[0].id == fit
+
+
+def test_the_last_place_in_the_queue_is_taken_once(store):
+    jobs = Jobs(store, 3)
+    outcomes = []
+
+    def submit():
+        try:
+            outcomes.append(add(jobs))
+        except QueueFullError:
+            outcomes.append(None)
+
+    threads = [threading.Thread(target=submit) for _ in range(12)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sum(outcome is not None for outcome in outcomes) == 3
+    kept = {path.name for path in (store.root / "jobs").iterdir()}
+    assert kept == {outcome for outcome in outcomes if outcome}
+
+
+def test_a_result_counts_once_and_not_after_cancelling(store):
+    jobs = Jobs(store, 10)
+    add(jobs)
+    (job,) = jobs.claim("score")
+    assert jobs.finish(job, "result-1", lambda database: {"count": 1})
+    assert not jobs.finish(job, "result-2", lambda database: {"count": 2})
+    assert jobs.get(job.id).result == "result-1"
+    add(jobs)
+    (job,) = jobs.claim("score")
+    assert jobs.cancel(job.id)
+    assert not jobs.finish(job, "result-1", lambda database: {})
+    assert jobs.get(job.id).status == "cancelled"
+
+
+def test_an_old_attempt_cannot_end_a_new_one(store):
+    jobs = Jobs(store, 10)
+    add(jobs)
+    (old,) = jobs.claim("score")
+    jobs.recover()
+    (new,) = jobs.claim("score")
+    assert (old.attempt, new.attempt) == (1, 2)
+    assert not jobs.finish(old, "result-1", lambda database: {})
+    jobs.fail(old, "no")
+    assert jobs.get(new.id).status == "running"
+    assert jobs.finish(new, "result-2", lambda database: {})
+
+
+def test_a_job_that_kills_the_service_is_given_up(store):
+    jobs = Jobs(store, 10)
+    job = add(jobs)
+    for _ in range(MOST_ATTEMPTS):
+        assert jobs.claim("score")
+        jobs.recover()
+    assert jobs.claim("score") == []
+    assert jobs.get(job).status == "failed"
+
+
+def test_a_job_given_back_has_lost_no_attempt(store):
+    jobs = Jobs(store, 10)
+    add(jobs)
+    for _ in range(2 * MOST_ATTEMPTS):
+        (job,) = jobs.claim("score")
+        jobs.release(job)
+    assert job.attempt == 1
+
+
+def test_sweeping_keeps_what_rows_point_at(store):
+    jobs = Jobs(store, 10)
+    kept = add(jobs)
+    (job,) = jobs.claim("score")
+    jobs.finish(job, "result-1", lambda database: {})
+    for name in ("result-1", "result-2", "working-1"):
+        (store.job_folder(kept) / name).mkdir()
+    for stray in ("incoming/x", "jobs/y", "bundles/z"):
+        (store.root / stray).mkdir()
+    store.sweep()
+    left = {path.relative_to(store.root).as_posix() for path in store.root.glob("*/**/*")}
+    assert left == {f"jobs/{kept}", f"jobs/{kept}/upload", f"jobs/{kept}/result-1"}
+
+
+def test_two_services_cannot_share_a_folder(store):
+    with pytest.raises(InputError, match="in use by another"):
+        Store(store.root)
+
+
+def test_the_queue_is_bounded(make_client):
+    client = make_client(queue=2)
+    client.app.state.service.jobs.claim = lambda lane, most=1: []
+    answers = [upload(client, png(n)) for n in range(4)]
+    assert [answer.status_code for answer in answers] == [202, 202, 429, 429]
+    assert int(answers[-1].headers["Retry-After"]) >= 1
+
+
+def test_a_repeated_key_gives_the_same_job(client):
+    def send(seed):
+        files = {"file": ("a.png", png(seed))}
+        return client.post(f"{API}/jobs", files=files, headers={"Idempotency-Key": "k1"})
+
+    first, second = send(1), send(1)
+    assert first.json() == second.json()
+    assert len(client.get(f"{API}/jobs").json()) == 1
+
+
+def test_events_follow_a_job_to_its_end(client):
+    answer = upload(client, png())
+    with client.stream("GET", f"{API}/jobs/{answer.json()['id']}/events") as events:
+        assert events.headers["content-type"].startswith("text/event-stream")
+        told = [json.loads(line[6:]) for line in events.iter_lines() if line.startswith("data: ")]
+    assert told[-1]["status"] == "done"
+    assert told[-1]["progress"] == {"done": 1, "total": 1, "stage": "done"}
+
+
+def test_cancelling_a_waiting_job_then_deleting_it(make_client, tmp_path):
+    client = make_client()
+    client.app.state.service.jobs.claim = lambda lane, most=1: []
+    job = upload(client, png()).json()["id"]
+    assert client.delete(f"{API}/jobs/{job}").status_code == 204
+    assert client.get(f"{API}/jobs/{job}").json()["status"] == "cancelled"
+    assert client.delete(f"{API}/jobs/{job}").status_code == 204
+    assert client.get(f"{API}/jobs/{job}").status_code == 404
+    assert list((tmp_path / "data" / "jobs").iterdir()) == []
+
+
+def test_a_restart_finishes_what_was_accepted(make_client):
+    client = make_client()
+    client.app.state.service.jobs.claim = lambda lane, most=1: []
+    accepted = [upload(client, png(n)) for n in range(3)]
+    client.__exit__(None, None, None)
+    again = make_client()
+    assert {ended(again, answer)["status"] for answer in accepted} == {"done"}
+
+
+def test_batches_across_requests_give_the_same_scores(make_client, monkeypatch):
+    from recap.server.workers import Workers
+
+    client = make_client()
+    alone = [ended(client, upload(client, png(n))) for n in range(3)]
+    jobs = client.app.state.service.jobs
+    waiting, jobs.claim = jobs.claim, lambda lane, most=1: []
+    time.sleep(0.05)
+    accepted = [upload(client, png(n)) for n in range(3)]
+    monkeypatch.setattr(Workers, "_together", lambda self, lane: 8)
+    calls = []
+    original = Workers._score_together
+    monkeypatch.setattr(
+        Workers, "_score_together", lambda self, jobs: calls.append(len(jobs)) or original(self, jobs)
+    )
+    jobs.claim = waiting
+    together = [ended(client, answer) for answer in accepted]
+    assert calls == [3]
+
+    def scores(done):
+        return [job["result"]["cases"][0]["score"] for job in done]
+
+    assert scores(together) == pytest.approx(scores(alone), rel=1e-5)
+
+
+def test_old_jobs_are_forgotten(store):
+    jobs = Jobs(store, 10)
+    job = add(jobs)
+    assert jobs.expire(time.time() + 1) == 0  # it waits
+    jobs.cancel(job)
+    assert jobs.expire(time.time() + 1) == 1
+    assert not store.job_folder(job).exists()

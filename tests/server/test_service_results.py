@@ -1,0 +1,159 @@
+"""Results of all kinds of files, as the API gives them out."""
+
+import gzip
+import io
+import json
+import zipfile
+
+import numpy as np
+import pytest
+from PIL import Image as Pillow
+
+import recap
+from recap.config import ReadingSettings
+from recap.io import open_file
+from recap.scoring.cases import score_case
+from service_calls import API, ended, png, upload, zipped
+
+
+def picture(answer):
+    assert answer.headers["content-type"] == "image/png"
+    return np.asarray(Pillow.open(io.BytesIO(answer.content)))
+
+
+def result_of(client, *files, **data):
+    job = ended(client, upload(client, *files, **data))
+    assert job["status"] == "done", job
+    return job, f"{API}/jobs/{job['id']}"
+
+
+@pytest.fixture
+def volume():
+    nibabel = pytest.importorskip("nibabel")
+    voxels = np.random.default_rng(0).integers(0, 900, (11, 9, 4)).astype(np.int16)
+    return nibabel.Nifti1Image(voxels, np.diag([2.0, 2.0, 3.0, 1.0])).to_bytes()
+
+
+def test_a_picture_gets_the_score_and_map_of_the_detector_itself(client, bundles, tmp_path):
+    job, address = result_of(client, png(3), bundle="brain")
+    (tmp_path / "same.png").write_bytes(png(3))
+    expected = recap.load(bundles[0]).score(tmp_path / "same.png")
+    (case,) = client.get(f"{address}/cases").json()
+    assert case["score"] == expected.score
+    assert case["decision"]["p_value"] == expected.decision.p_value
+    assert (case["name"], case["kind"], case["images"]) == ("0.png", "image", 1)
+    assert case["size_hw"] == [40, 60]
+    raw = client.get(f"{address}/cases/0/map/0.f32")
+    assert raw.headers["X-Shape"] == "40,60"
+    found = np.frombuffer(raw.content, "<f4").reshape(40, 60)
+    np.testing.assert_array_equal(found, expected.map)
+    assert job["result"]["cases"][0]["score"] == expected.score
+
+
+def test_pictures_of_a_case(client):
+    _, address = result_of(client, ("a.png", png(4, colour=True)))
+    (case,) = client.get(f"{address}/cases").json()
+    shown = picture(client.get(f"{address}/cases/0/image/0.png"))
+    np.testing.assert_array_equal(shown, Pillow.open(io.BytesIO(png(4, colour=True))))
+    low, high = case["scale"]
+    raw = client.get(f"{address}/cases/0/map/0.f32").content
+    map = np.frombuffer(raw, "<f4").reshape(40, 60)
+    grey = picture(client.get(f"{address}/cases/0/map/0.png"))
+    expected = (np.clip((map - low) / (high - low), 0, 1) * 255).round()
+    np.testing.assert_array_equal(grey, expected.astype(np.uint8))
+    assert picture(client.get(f"{address}/cases/0/overlay/0.png")).shape == (40, 60, 3)
+
+
+def test_a_case_is_found_by_number_and_by_name_and_nothing_else(client):
+    _, address = result_of(client, ("ä b/c.png", png()))
+    for case in ("0", "c.png"):
+        assert client.get(f"{address}/cases/{case}/image/0.png").status_code == 200
+    for case in ("1", "-1", "x", "../../0", "%2e%2e%2f0"):
+        assert client.get(f"{address}/cases/{case}/image/0.png").status_code == 404
+    assert client.get(f"{address}/cases/0/image/1.png").status_code == 404
+    assert client.get(f"{address}/cases/0/image/x.png").status_code == 422
+
+
+def test_a_volume_comes_back_on_its_own_grid(client, volume, bundles, tmp_path):
+    nibabel = pytest.importorskip("nibabel")
+    job, address = result_of(client, ("brain.nii", volume), bundle="brain")
+    (tmp_path / "same.nii").write_bytes(volume)
+    case = open_file(tmp_path / "same.nii", ReadingSettings())
+    expected = score_case(recap.load(bundles[0]), case)
+    (found,) = client.get(f"{address}/cases").json()
+    assert (found["kind"], found["images"], found["score"]) == ("volume", 4, expected.score)
+    assert found["image_scores"] == [image.score for image in expected.images]
+    packed = client.get(f"{address}/result.nii.gz").content
+    assert packed == client.get(f"{address}/cases/0/map.nii.gz").content
+    map = nibabel.Nifti1Image.from_bytes(gzip.decompress(packed))
+    np.testing.assert_array_equal(map.affine, np.diag([2.0, 2.0, 3.0, 1.0]))
+    np.testing.assert_array_equal(map.get_fdata(), case.grid.restore(expected.map))
+    assert job["images"] == 4
+
+
+def test_a_zip_is_several_cases_and_bad_files_are_told(client):
+    archive = zipped({"p1/a.png": png(1), "p2/a.png": png(2), "bad.png": b"none", "note.txt": b"x"})
+    job, address = result_of(client, ("all.zip", archive))
+    cases = client.get(f"{address}/cases").json()
+    assert [(case["name"], case["status"]) for case in cases] == [
+        ("p1/a.png", "ok"),
+        ("p2/a.png", "ok"),
+        ("bad.png", "error"),
+    ]
+    assert cases[2]["error"].startswith("bad.png: ")
+    assert (job["result"]["count"], job["result"]["failed"]) == (3, 1)
+    assert client.get(f"{address}/cases/p2/a.png/image/0.png").status_code == 200
+    assert client.get(f"{address}/cases/2/image/0.png").status_code == 404
+
+
+def test_the_download_holds_table_maps_and_overlays(client, volume):
+    files = [("=1+1.png", png(1)), ("v.nii", volume)]
+    _, address = result_of(client, *files)
+    answer = client.get(f"{address}/download.zip")
+    assert "attachment" in answer.headers["content-disposition"]
+    with zipfile.ZipFile(io.BytesIO(answer.content)) as archive:
+        assert archive.testzip() is None
+        names = archive.namelist()
+        table = archive.read("scores.csv").decode().splitlines()
+        content = json.loads(archive.read("result.json"))
+        map = np.load(io.BytesIO(archive.read("maps/00000-1_1.png.npy")))
+    assert len(table) == 3
+    assert table[1].startswith("'=1+1.png,image,ok,1,")  # no spreadsheet runs a formula
+    assert map.shape == (1, 40, 60)
+    assert len(content["cases"]) == 2
+    assert "maps/00001-v.nii.map.nii.gz" in names
+    assert "overlays/00001-v.nii.png" in names
+
+
+def test_results_wait_for_the_job(make_client):
+    client = make_client()
+    jobs = client.app.state.service.jobs
+    jobs.claim = lambda lane, most=1: []
+    job = upload(client, png()).json()["id"]
+    for rest in ("cases", "result.json", "download.zip", "cases/0/image/0.png"):
+        assert client.get(f"{API}/jobs/{job}/{rest}").status_code == 409
+
+
+def test_a_picture_has_neither_a_volume_nor_dicom_results(client):
+    _, address = result_of(client, png())
+    assert client.get(f"{address}/result.nii.gz").status_code == 404
+    assert client.get(f"{address}/cases/0/map.nii.gz").status_code == 404
+    assert client.get(f"{address}/result.dcm.zip").status_code in (404, 501)
+
+
+def test_dicom_results_are_of_the_same_patient(client):
+    pydicom = pytest.importorskip("pydicom")
+    pytest.importorskip("highdicom")
+    from dicom_files import data_set, encoded
+
+    source = data_set(np.random.default_rng(0).integers(0, 255, (32, 32), np.uint8))
+    source.PatientName, source.PatientID = "Doe^Jane", "P7"
+    _, address = result_of(client, ("x.dcm", encoded(source)))
+    answer = client.get(f"{address}/result.dcm.zip")
+    assert answer.status_code == 200, answer.text
+    with zipfile.ZipFile(io.BytesIO(answer.content)) as archive:
+        found = [pydicom.dcmread(io.BytesIO(archive.read(name))) for name in archive.namelist()]
+    assert found
+    assert {(each.PatientID, each.StudyInstanceUID) for each in found} == {
+        ("P7", source.StudyInstanceUID)
+    }
