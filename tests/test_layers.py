@@ -32,6 +32,7 @@ LAYERS = [
     "demo",
     "peers",
     "runtime",
+    "pacs",
     "benchmark",
     "cli",
     "server",

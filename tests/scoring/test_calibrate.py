@@ -83,7 +83,7 @@ def test_saving_may_carry_other_files_over(calibrated, plain, tmp_path):
     (tmp_path / "b" / "support" / "0.png").write_bytes(b"thumbnail")
     calibrated.save(tmp_path / "b", keep=tmp_path / "b")
     assert (tmp_path / "b" / "support" / "0.png").read_bytes() == b"thumbnail"
-    assert recap.load(tmp_path / "b").card == calibrated.card
+    assert recap.load(tmp_path / "b").card.calibration == calibrated.card.calibration
     assert [path.name for path in tmp_path.iterdir()] == ["b"]
 
 
@@ -169,9 +169,7 @@ def test_other_methods_are_calibrated_without_a_guard(plain, normals, monkeypatc
     from dataclasses import replace
 
     original = Detector.raw_output
-    monkeypatch.setattr(
-        Detector, "raw_output", lambda *a: replace(original(*a), descriptor=None)
-    )
+    monkeypatch.setattr(Detector, "raw_output", lambda *a: replace(original(*a), descriptor=None))
     found = calibrate(plain, normals[:4], fpr=0.2)
     assert found.calibration.domain is None
     assert found.detector.descriptors is None

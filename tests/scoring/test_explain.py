@@ -168,9 +168,11 @@ def test_a_saved_coreset_explains_the_same(coreset, pictures, tmp_path):
     assert explain(again, pictures[0]).record() == explain(coreset, pictures[0]).record()
 
 
-def test_an_older_coreset_says_that_it_does_not_know(coreset, pictures, tmp_path, monkeypatch):
-    monkeypatch.setattr(coreset.model, "memory_origin", None)
-    coreset.save(tmp_path / "old.recap")
+def test_an_older_coreset_says_that_it_does_not_know(coreset, pictures, tmp_path):
+    coreset.save(tmp_path / "new.recap")
+    older = recap.load(tmp_path / "new.recap")
+    older.model.memory_origin = None
+    older.save(tmp_path / "old.recap")
     found = explain(recap.load(tmp_path / "old.recap"), pictures[0])
     assert found.note == NOT_KEPT
     assert all(match.origin is None for match in found.neighbours)
@@ -184,11 +186,12 @@ def test_a_coreset_larger_than_the_memory_is_the_memory(fit, normals):
 
 
 @pytest.mark.parametrize("value", [-1, 10**6])
-def test_damaged_origins_are_an_error(value, coreset, pictures, monkeypatch):
-    wrong = torch.full_like(coreset.model.memory_origin, value)
-    monkeypatch.setattr(coreset.model, "memory_origin", wrong)
+def test_damaged_origins_are_an_error(value, coreset, pictures, tmp_path):
+    coreset.save(tmp_path / "c.recap")
+    damaged = recap.load(tmp_path / "c.recap")
+    damaged.model.memory_origin.fill_(value)
     with pytest.raises(BundleError):
-        explain(coreset, pictures[0])
+        explain(damaged, pictures[0])
 
 
 def test_copies_lead_back_to_their_image(fit, normals):

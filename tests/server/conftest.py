@@ -14,9 +14,12 @@ import recap
 from quick_encoder import encoder_read_once  # noqa: F401
 from recap.data import write_phantoms
 from recap.data.benchmark import Domain
+from recap.server import service
 from recap.server.app import create_app
+from recap.server.inspection import Inspection
 from recap.server.settings import ServerSettings
 from service_calls import ADDRESS
+
 
 @pytest.fixture(scope="session")
 def domains(tmp_path_factory: pytest.TempPathFactory) -> list[Domain]:
@@ -44,16 +47,42 @@ def bundles(
     return paths
 
 
+@pytest.fixture(scope="session")
+def one_inspection() -> Iterator[Inspection]:
+    inspection = Inspection(1, seconds=60)
+    inspection.start()
+    yield inspection
+    inspection.stop()
+
+
+class _Shared:
+    """An inspection that is neither started nor stopped with the service."""
+
+    def __init__(self, inspection: Inspection) -> None:
+        self.check = inspection.check
+
+    def start(self) -> None:
+        pass
+
+    stop = start
+
+
 Make = Callable[..., TestClient]
 
 
 @pytest.fixture
-def make_client(tmp_path: Path, bundles: list[Path]) -> Iterator[Make]:
+def make_client(
+    tmp_path: Path,
+    bundles: list[Path],
+    one_inspection: Inspection,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Iterator[Make]:
     """make_client(**settings): a client of a running service on tmp_path/data."""
     running = []
+    monkeypatch.setattr(service, "Inspection", lambda most, seconds: _Shared(one_inspection))
 
     def make(**values: Any) -> TestClient:
-        given = {"bundles": tuple(bundles), "data": tmp_path / "data", "inspectors": 1} | values
+        given = {"bundles": tuple(bundles), "data": tmp_path / "data"} | values
         client = TestClient(create_app(ServerSettings(**given)), base_url=ADDRESS)
         client.__enter__()
         running.append(client)

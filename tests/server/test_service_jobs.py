@@ -214,7 +214,9 @@ def test_batches_across_requests_give_the_same_scores(make_client, monkeypatch):
     calls = []
     original = Workers._score_together
     monkeypatch.setattr(
-        Workers, "_score_together", lambda self, jobs: calls.append(len(jobs)) or original(self, jobs)
+        Workers,
+        "_score_together",
+        lambda self, jobs: calls.append(len(jobs)) or original(self, jobs),
     )
     jobs.claim = waiting
     together = [ended(client, answer) for answer in accepted]

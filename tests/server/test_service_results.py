@@ -141,14 +141,15 @@ def test_a_picture_has_neither_a_volume_nor_dicom_results(client):
     assert client.get(f"{address}/result.dcm.zip").status_code in (404, 501)
 
 
-def test_dicom_results_are_of_the_same_patient(client):
+def test_dicom_results_are_of_the_same_patient(client, tmp_path):
     pydicom = pytest.importorskip("pydicom")
     pytest.importorskip("highdicom")
-    from dicom_files import data_set, encoded
+    from dicom_files import save_dicom
 
-    source = data_set(np.random.default_rng(0).integers(0, 255, (32, 32), np.uint8))
-    source.PatientName, source.PatientID = "Doe^Jane", "P7"
-    _, address = result_of(client, ("x.dcm", encoded(source)))
+    pixels = np.random.default_rng(0).integers(0, 255, (32, 32), np.uint8)
+    path = save_dicom(tmp_path / "x.dcm", pixels, PatientName="Doe^Jane", PatientID="P7")
+    source = pydicom.dcmread(path)
+    _, address = result_of(client, ("x.dcm", path.read_bytes()))
     answer = client.get(f"{address}/result.dcm.zip")
     assert answer.status_code == 200, answer.text
     with zipfile.ZipFile(io.BytesIO(answer.content)) as archive:

@@ -10,6 +10,7 @@ STAGES = {
     "train": "Training",
     "score": "Scoring",
     "images": "Slices, tiles",
+    "previews": "Explaining",
     "check": "Checking",
     "cells": "Cells",
     "time": "Timing",

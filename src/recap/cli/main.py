@@ -4,7 +4,21 @@ import sys
 
 import typer
 
-from recap.cli import bench, data, demo, evaluate, fit, info, score, weights
+from recap.cli import (
+    bench,
+    calibrate,
+    data,
+    demo,
+    evaluate,
+    export,
+    fit,
+    info,
+    listen,
+    report,
+    score,
+    serve,
+    weights,
+)
 from recap.errors import RecapError
 
 app = typer.Typer(
@@ -17,7 +31,12 @@ app = typer.Typer(
 )
 app.command("fit")(fit.fit_command)
 app.command("score")(score.score_command)
+app.command("calibrate")(calibrate.calibrate_command)
 app.command("evaluate")(evaluate.evaluate_command)
+app.command("report")(report.report_command)
+app.command("export")(export.export_command)
+app.command("serve")(serve.serve_command)
+app.command("listen")(listen.listen_command)
 app.command("info")(info.info_command)
 app.command("demo")(demo.demo_command)
 app.add_typer(weights.app, name="weights")

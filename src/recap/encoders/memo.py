@@ -6,6 +6,7 @@ write the same bytes.
 """
 
 import hashlib
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,10 +21,14 @@ if TYPE_CHECKING:
 
 
 class TapsMemo:
-    """Tapped patch tokens by content, one file per image."""
+    """Tapped patch tokens by content, one file per image, up to a size of them all.
 
-    def __init__(self, folder: Path) -> None:
+    What comes after that is encoded every time.
+    """
+
+    def __init__(self, folder: Path, limit_bytes: float = math.inf) -> None:
         self._folder = folder
+        self._left = limit_bytes
         self.encoded = 0
         """Images that were not there and had to be encoded."""
 
@@ -42,6 +47,9 @@ class TapsMemo:
         except (OSError, ValueError, EOFError):
             taps = encoder.compute_taps(pixels)
         self.encoded += 1
+        self._left -= taps.nbytes
+        if self._left < 0:
+            return taps
         with replacing(file) as stream:
             np.save(stream, taps.cpu().numpy(), allow_pickle=False)
         return taps

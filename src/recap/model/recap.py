@@ -99,13 +99,14 @@ class ReCAP(Scorer):
 
     @torch.no_grad()
     def describe(self, prefix: Tensor) -> Tensor:
-        """Each image as one unit vector, from the frozen prefix: the mean over its patches.
+        """Each image as one unit vector: the mean patch of each tapped layer, all side by side.
 
-        Of the last tapped layer; when writing back of the first, as the others are no longer the
-        encoder's own. (B, L, R, width) or (B, T, width) -> (B, width).
+        When writing back the first layer alone: the others are no longer the encoder's own.
+        (B, L, R, width) -> (B, L · width), or (B, T, width) -> (B, width).
         """
-        patches = self.encoder.patches(prefix) if self.writes_back else prefix[:, -1]
-        return F.normalize(patches.mean(dim=1), dim=-1)
+        layers = self.encoder.patches(prefix)[:, None] if self.writes_back else prefix
+        means = F.normalize(layers.mean(dim=2), dim=-1)
+        return F.normalize(means.flatten(1), dim=-1)
 
     def adapt(self, prefix: Tensor) -> Tokens:
         """Scoring tokens from the frozen prefix; without adapters, the taps themselves."""

@@ -26,7 +26,7 @@ class Output:
     drift: Tensor | None
     """(B, 2, L, 2): image, branch, layer, class."""
     descriptor: Tensor | None = None
-    """(B, width): each image as a whole, as the frozen encoder sees it; unit vectors."""
+    """(B, D): each image as a whole, as the frozen encoder sees it; unit vectors."""
 
 
 def without_maps(output: Output) -> Output:

@@ -28,18 +28,24 @@ def case_overlay(
     return overlay(case.images[number], map, scale)
 
 
-def _slide_overlay(
-    case: Case, prediction: "CasePrediction", scale: tuple[float, float]
-) -> Pillow.Image:
+def slide_picture(case: Case, map: FloatArray, step: float) -> tuple[Image, FloatArray]:
+    """A slide in small, and its map in the same pixels; `step` slide pixels are one value."""
     from recap.io.slide import thumbnail
 
     small = thumbnail(Path(case.source), SLIDE_PX)
-    seen = np.nan_to_num(prediction.map, nan=0.0)
-    if seen.size == 0:
-        return as_picture(small)
+    if map.size == 0:
+        return small, np.zeros(small.size_hw, np.float32)
+    seen = np.nan_to_num(map, nan=0.0)
     # The last values of a map reach beyond the slide, where the thumbnail ends.
-    height, width = (side / prediction.source_px_per_px for side in case.size_hw or seen.shape)
-    return overlay(small, _resized(seen, small, (0, 0, width, height)), scale)
+    height, width = (side / step for side in case.size_hw or seen.shape)
+    return small, _resized(seen, small, (0, 0, width, height))
+
+
+def _slide_overlay(
+    case: Case, prediction: "CasePrediction", scale: tuple[float, float]
+) -> Pillow.Image:
+    small, map = slide_picture(case, prediction.map, prediction.source_px_per_px)
+    return as_picture(small) if prediction.map.size == 0 else overlay(small, map, scale)
 
 
 def _resized(map: FloatArray, image: Image, box: tuple[float, float, float, float]) -> FloatArray:

@@ -60,10 +60,11 @@ def write_dicom_results(
 ) -> list[Path]:
     """Write a case's results as DICOM files into a folder of its own; earlier ones there go.
 
-    `level` is what the regions were found at and `ignore` what they leave out, `scale` the map
+    Without a `decision` it is the prediction's own. `level` is what the regions were found at and `ignore` what they leave out, `scale` the map
     values drawn from nothing to full strength, `detector` what tells the bundle from others.
     """
     require("highdicom", "dicom")
+    decision = decision or prediction.decision
     source = read_source(case)
     maps = prediction.map[None] if prediction.map.ndim == 2 else prediction.map
     _check(case, source, maps)

@@ -83,7 +83,7 @@ class Source:
 
     def _stand_in(self, index: int) -> Any:
         frame = self.frames[index]
-        stand_in = copy.copy(frame.header)
+        stand_in = copy.deepcopy(frame.header)
         stand_in.SOPInstanceUID = f"2.25.{index + 1}"
         stand_in.SOPClassUID = _CT if frame.plane is not None else _CAPTURE
         stand_in.Rows, stand_in.Columns = self.size_hw

@@ -68,6 +68,27 @@ def overlay(image: Image, map: FloatArray, scale: tuple[float, float] = (0.0, 1.
     return Pillow.fromarray(blended.round().astype(np.uint8))
 
 
+def map_layer(
+    map: FloatArray, scale: tuple[float, float] = (0.0, 1.0), max_side_px: int | None = None
+) -> Pillow.Image:
+    """The map alone, to lie over its image: colours, and opacity from none at low to full at high.
+
+    At an opacity of `MAX_OPACITY` it looks as `overlay` draws it.
+    """
+    low, high = _checked_scale(scale)
+    if max_side_px is not None and max(map.shape) > max_side_px:
+        shrink = max_side_px / max(map.shape)
+        size = tuple(max(1, round(side * shrink)) for side in map.shape[::-1])
+        small = Pillow.fromarray(np.ascontiguousarray(map, np.float32))
+        map = np.asarray(small.resize((size[0], size[1]), Pillow.Resampling.BILINEAR))
+    map01 = np.clip((map - low) / (high - low), 0.0, 1.0)
+    # A byte for each pixel and the colours in a table: a third of the size.
+    picture = Pillow.fromarray((map01 * 255).round().astype(np.uint8)).convert("P")
+    opacity = np.arange(256, dtype=np.uint8)[:, None]
+    picture.putpalette(np.hstack([_TABLE, opacity]).tobytes(), "RGBA")
+    return picture
+
+
 def as_picture(image: Image) -> Pillow.Image:
     """The image itself as an 8-bit RGB picture."""
     return Pillow.fromarray(_as_rgb(image))

@@ -3,6 +3,7 @@
 import contextlib
 import io
 import logging
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -37,12 +38,15 @@ def write_onnx(program: Any, names: Sequence[str], folder: Path) -> int:
     return int(exported.model.opset_imports[""])
 
 
-def write_openvino(program: Any, names: Sequence[str], folder: Path) -> None:
-    """Write a traced graph as OpenVINO's own format, weights in float32."""
+def read_into_openvino(onnx_folder: Path) -> Any:
+    """An OpenVINO model from an ONNX graph.
+
+    Not from the traced graph itself: OpenVINO 2026.4 takes it without a word and then computes
+    something else where an operation works in place.
+    """
     openvino = require("openvino", "openvino")
     with quiet():
-        model = openvino.convert_model(program)
-    save_openvino(model, names, folder)
+        return openvino.convert_model(onnx_folder / onnx_runtime.GRAPH)
 
 
 def save_openvino(model: Any, names: Sequence[str], folder: Path) -> None:
@@ -62,13 +66,15 @@ def _weight_bytes(program: Any) -> int:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Exporters talk: on stdout, which is for results, and of what is no concern of a user."""
+    """Exporters talk: on stdout, which is for results, and to their own developers."""
     loud = [logging.getLogger(name) for name in ("torch.onnx", "onnxscript", "nncf", "openvino")]
     before = [logger.level for logger in loud]
     for logger in loud:
         logger.setLevel(logging.ERROR)
     try:
-        with contextlib.redirect_stdout(io.StringIO()):
+        with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)
+            warnings.simplefilter("ignore", DeprecationWarning)
             yield
     finally:
         for logger, level in zip(loud, before, strict=True):

@@ -1,30 +1,37 @@
 """Exporting a detector: its graph, written into the bundle once it agrees with torch."""
 
-import shutil
+import contextlib
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from recap.atomic import write_atomic
 from recap.errors import BundleError, InputError
 from recap.runtime.check import ALLOWED, check_pixels, largest_differences
-from recap.runtime.convert import write_onnx, write_openvino
+from recap.runtime.convert import read_into_openvino, save_openvino, write_onnx
 from recap.runtime.graph import output_names, trace
 from recap.runtime.machine import runtime_versions
 from recap.runtime.onnx import OnnxRuntime
 from recap.runtime.openvino import OpenvinoRuntime
-from recap.runtime.quantise import calibration_pixels, write_int8
-from recap.runtime.record import RECORD, ExportRecord, Target, file_digests, source_digest
+from recap.runtime.quantise import calibration_pixels, quantise
+from recap.runtime.record import (
+    RECORD,
+    ExportRecord,
+    Target,
+    checked_record,
+    file_digests,
+    source_digest,
+)
 from recap.runtime.torch import TorchRuntime
 from recap.scoring.arrays import Arrays, Runtime
 from recap.scoring.detector import Detector
 from recap.types import FloatArray
 
 Progress = Callable[[str], None]
-_PACKAGES = ("recap-ad", "torch", "transformers", "onnx", "onnxscript", "onnxruntime")
+_PACKAGES = ("recap-ad", "torch", "transformers", "onnx", "onnxscript", "onnxruntime", "openvino")
 
 
 def export_bundle(
@@ -42,49 +49,61 @@ def export_bundle(
     if calibration is not None and to != "openvino":
         raise InputError(f"int8 is made for openvino, not for {to}. Use --to openvino --int8.")
     kind = to if calibration is None else f"{to}-int8"
+    images = None if calibration is None else calibration_pixels(detector, calibration)
     with tempfile.TemporaryDirectory(dir=bundle, prefix=".exporting-") as scratch:
-        fresh = Path(scratch) / kind
-        fresh.mkdir()
-        record = _write(detector, fresh, to, kind, calibration, progress)
+        graph = _onnx_graph(detector, bundle, Path(scratch), to, progress)
+        fresh = graph.folder
+        if to == "openvino":
+            progress(f"Converting it for {kind}")
+            fresh = Path(scratch) / kind
+            fresh.mkdir()
+            model = read_into_openvino(graph.folder)
+            save_openvino(model if images is None else quantise(model, images), graph.names, fresh)
+        record = _record(detector, kind, graph, fresh)
+        progress("Comparing it with torch")
+        record = _checked(detector, open_graph(fresh, record), record, images)
         write_atomic(fresh / RECORD, record.model_dump_json(indent=2) + "\n")
         if (bundle / kind).exists():
-            shutil.move(bundle / kind, Path(scratch) / "old")
+            (bundle / kind).rename(Path(scratch) / "old")
         fresh.rename(bundle / kind)
     return record
 
 
-def _write(
-    detector: Detector,
-    folder: Path,
-    to: Target,
-    kind: str,
-    calibration: Path | None,
-    progress: Progress,
-) -> ExportRecord:
-    model = detector.model
-    images = None if calibration is None else calibration_pixels(detector, calibration)
+class _OnnxGraph(NamedTuple):
+    folder: Path
+    names: list[str]
+    opset: int
+
+
+def _onnx_graph(
+    detector: Detector, bundle: Path, scratch: Path, to: Target, progress: Progress
+) -> _OnnxGraph:
+    """The ONNX graph, from which OpenVINO's is made; one that the bundle has serves for that."""
+    if to != "onnx" and (bundle / "onnx").is_dir():
+        with contextlib.suppress(BundleError):  # of another detector, or damaged: made anew
+            known = checked_record(bundle, "onnx", detector.model)
+            if known.opset is not None:
+                return _OnnxGraph(bundle / "onnx", known.outputs, known.opset)
+    folder = scratch / "onnx"
+    folder.mkdir()
     progress("Tracing the detector")
-    names, program, opset = output_names(model), trace(model), None
-    progress(f"Writing the graph for {kind}")
-    if to == "onnx":
-        opset = write_onnx(program, names, folder)
-    elif images is None:
-        write_openvino(program, names, folder)
-    else:
-        write_int8(program, names, images, folder)
-    record = ExportRecord(
+    names, program = output_names(detector.model), trace(detector.model)
+    progress("Writing the graph as ONNX")
+    return _OnnxGraph(folder, names, write_onnx(program, names, folder))
+
+
+def _record(detector: Detector, kind: str, graph: _OnnxGraph, folder: Path) -> ExportRecord:
+    return ExportRecord(
         runtime=kind,
-        versions=runtime_versions((*_PACKAGES, "openvino", "nncf")),
-        opset=opset,
-        source=source_digest(model),
-        input_px=model.encoder.input_px,
-        outputs=names,
+        versions=runtime_versions(_PACKAGES),
+        opset=graph.opset,
+        source=source_digest(detector.model),
+        input_px=detector.model.encoder.input_px,
+        outputs=graph.names,
         files=file_digests(folder),
         checked_on=0,
         largest_difference={},
     )
-    progress("Comparing it with torch")
-    return _checked(detector, open_graph(folder, record), record, images)
 
 
 def open_graph(folder: Path, record: ExportRecord, threads: int | None = None) -> Runtime:

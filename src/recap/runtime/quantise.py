@@ -1,7 +1,6 @@
 """int8: weights and activations in eight bits, their ranges taken from calibration images."""
 
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,7 @@ import numpy as np
 from recap.data.cases import find_cases
 from recap.errors import InputError
 from recap.extras import require
-from recap.runtime.convert import quiet, save_openvino
+from recap.runtime.convert import quiet
 from recap.scoring.detector import Detector
 from recap.types import FloatArray
 
@@ -35,14 +34,13 @@ def calibration_pixels(detector: Detector, folder: Path) -> FloatArray:
     return np.stack(squares)
 
 
-def write_int8(program: Any, names: Sequence[str], pixels: FloatArray, folder: Path) -> None:
-    """Quantise the encoder of a traced graph after training, and write it for OpenVINO."""
-    openvino = require("openvino", "openvino")
+def quantise(model: Any, pixels: FloatArray) -> Any:
+    """An OpenVINO model in int8, quantised after training."""
     nncf = require("nncf", "openvino")
     with quiet():
-        model = openvino.convert_model(program)
-        dataset = nncf.Dataset([image[None] for image in pixels])
-        quantised = nncf.quantize(
-            model, dataset, model_type=nncf.ModelType.TRANSFORMER, subset_size=len(pixels)
+        return nncf.quantize(
+            model,
+            nncf.Dataset([image[None] for image in pixels]),
+            model_type=nncf.ModelType.TRANSFORMER,
+            subset_size=len(pixels),
         )
-    save_openvino(quantised, names, folder)

@@ -24,7 +24,7 @@ class ExportRecord(BaseModel):
     runtime: str
     versions: dict[str, str]
     opset: int | None = None
-    """Of ONNX; None for OpenVINO."""
+    """Of the ONNX graph that it is or was made from."""
     source: str
     """Digest of the detector's numbers and of its encoder's: another detector needs another."""
     input_px: int

@@ -5,18 +5,15 @@ done, and the images of a volume or slide are kept one by one, so an interrupted
 it stopped.
 """
 
-import json
 import shutil
-import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
 
-from recap.atomic import write_atomic
 from recap.config import ReadingSettings
 from recap.data.cases import Found
-from recap.errors import InputError, RecapError
+from recap.errors import RecapError
 from recap.extras import require
 from recap.fetch import sha256_of
 from recap.io import Case
@@ -27,8 +24,9 @@ from recap.scoring.outputs import save_image_table, save_map
 from recap.scoring.parts import Parts
 from recap.scoring.regions import IgnoreMasks, ignore_masks
 from recap.scoring.rows import Row, appending, number_text, read_rows, write_rows
+from recap.scoring.run_manifest import TABLE, RunManifest
 
-TABLE, MANIFEST, PARTS = "scores.csv", "manifest.json", "parts"
+PARTS = "parts"
 Progress = Callable[[str, int, int, str], None]
 Draw = Callable[[Case, CasePrediction, Path], None]
 """Writes an overlay to a path."""
@@ -42,90 +40,111 @@ def score_to_folder(
     progress: Progress = lambda stage, done, total, name: None,
     reading: ReadingSettings | None = None,
     ignore: Path | None = None,
+    incomplete: Callable[[Row], bool] = lambda row: False,
 ) -> list[Row]:
     """Score every case that has no result yet; returns all rows, in the order of the cases.
 
     Progress comes in two stages: "score" counts cases, "images" those of a volume or slide.
-    `ignore` is a folder of masks named like the cases: what they mark is in no region.
+    `ignore` is a folder of masks named like the cases: what they mark is in no region. A finished
+    case that is `incomplete` (it lacks what `draw` writes besides) is scored again.
     """
-    started = time.time()
     reading = reading or detector.card.settings.reading
     masks = None if ignore is None else ignore_masks(ignore, [Path(c.name) for c in cases])
     out.mkdir(parents=True, exist_ok=True)
-    decided = decided_by(detector, ignore)
-    _refuse_other_results(out, detector, reading, decided)
+    manifest = RunManifest(out, detector, reading, decided_by(detector, ignore))
+    manifest.refuse_other_results()
     finished = {row.case: row for row in read_rows(out / TABLE) if row.status == "ok"}
-    _write_manifest(out, detector, reading, decided, "running", [], started)
+    manifest.write("running", [])
     rows: list[Row] = []
     with appending(out / TABLE, finished.values()) as append:
         for index, found in enumerate(cases):
             progress("score", index, len(cases), found.name)
-            digest = _digest(found.files)
+            with manifest.stage("hash"):
+                digest = _digest(found.files)
             row = finished.get(found.name)
-            if row is None or row.sha256 != digest:
-                row = _score_found(detector, found, digest, out, draw, reading, progress, masks)
+            if row is None or row.sha256 != digest or incomplete(row):
+                one = _One(detector, found, digest, out, draw, reading, progress, masks, manifest)
+                row = one.score()
                 append(row)
             rows.append(row)
     progress("score", len(cases), len(cases), "")
     shutil.rmtree(out / PARTS, ignore_errors=True)  # what is left there belongs to no case
     write_rows(out / TABLE, rows)
-    _write_manifest(out, detector, reading, decided, "complete", rows, started)
+    manifest.write("complete", rows)
     return rows
 
 
-def _score_found(
-    detector: Detector,
-    found: Found,
-    digest: str,
-    out: Path,
-    draw: Draw,
-    reading: ReadingSettings,
-    progress: Progress,
-    masks: IgnoreMasks | None,
-) -> Row:
-    path = found.path
-    try:
-        case = found.open(reading)
+@dataclass(frozen=True, eq=False)
+class _One:
+    """One case on its way to a row."""
+
+    detector: Detector
+    found: Found
+    digest: str
+    out: Path
+    draw: Draw
+    reading: ReadingSettings
+    progress: Progress
+    masks: IgnoreMasks | None
+    manifest: RunManifest
+
+    def score(self) -> Row:
+        """The row of the case; an error becomes one too."""
+        found = self.found
+        try:
+            return self._score()
+        except RecapError as error:
+            reason = found.in_words(str(error))
+            return Row(found.name, found.path, self.digest, "error", error=reason)
+
+    def _score(self) -> Row:
+        found, out, stage = self.found, self.out, self.manifest.stage
+        with stage("open"):
+            case = found.open(self.reading)
         several = case.kind != "image"
         if case.grid is not None:
             require("nibabel", "volumes")  # told before the work rather than after it
         # Without a digest, what another case left behind could be taken for its own.
-        parts = Parts(out / PARTS / digest[:16] if several and digest else None)
+        parts = Parts(out / PARTS / self.digest[:16] if several and self.digest else None)
 
         def count(done: int, total: int) -> None:
             if several:
-                progress("images", done, total, found.name)
+                self.progress("images", done, total, found.name)
 
-        prediction = score_case(detector, case, parts, count, reading=reading)
-        decided = decision_columns(detector, found, case, prediction, reading, out, masks)
-        map_file = save_map(out, found.name, case, prediction)
-        overlay_file = f"overlays/{found.name}.png"
-        (out / overlay_file).parent.mkdir(parents=True, exist_ok=True)
-        draw(case, prediction, out / overlay_file)
-    except RecapError as error:
-        return Row(found.name, path, digest, "error", error=found.in_words(str(error)))
-    table = save_image_table(out, found.name, prediction) if several else ""
-    parts.remove()
-    height, width = case.size_hw or prediction.map.shape[-2:]
-    total = prediction.total
-    return Row(
-        case=found.name,
-        path=path,
-        sha256=digest,
-        status="ok",
-        kind=case.kind,
-        images=str(len(prediction.images)),
-        score=number_text(total.score),
-        score_prototype=number_text(total.score_prototype),
-        score_memory=number_text(total.score_memory),
-        height=str(height),
-        width=str(width),
-        map=map_file,
-        map_step_px=number_text(prediction.source_px_per_px),
-        overlay=overlay_file,
-        table=table,
-        **decided,
-    )
+        with stage("score"):
+            prediction = score_case(self.detector, case, parts, count, reading=self.reading)
+        with stage("decide"):
+            decided = decision_columns(
+                self.detector, found, case, prediction, self.reading, out, self.masks
+            )
+        with stage("write"):
+            map_file = save_map(out, found.name, case, prediction)
+            table = save_image_table(out, found.name, prediction) if several else ""
+        with stage("draw"):
+            overlay_file = f"overlays/{found.name}.png"
+            (out / overlay_file).parent.mkdir(parents=True, exist_ok=True)
+            self.draw(case, prediction, out / overlay_file)
+        parts.remove()
+        height, width = case.size_hw or prediction.map.shape[-2:]
+        total = prediction.total
+        return Row(
+            case=found.name,
+            path=found.path,
+            sha256=self.digest,
+            status="ok",
+            kind=case.kind,
+            images=str(len(prediction.images)),
+            score=number_text(total.score),
+            score_prototype=number_text(total.score_prototype),
+            score_memory=number_text(total.score_memory),
+            height=str(height),
+            width=str(width),
+            map=map_file,
+            map_step_px=number_text(prediction.source_px_per_px),
+            overlay=overlay_file,
+            table=table,
+            **decided,
+        )
 
 
 def _digest(files: Sequence[Path]) -> str:
@@ -137,59 +156,3 @@ def _digest(files: Sequence[Path]) -> str:
     except OSError:
         return ""
     return digests[0] if len(digests) == 1 else sha256("".join(digests).encode()).hexdigest()
-
-
-def _refuse_other_results(
-    out: Path, detector: Detector, reading: ReadingSettings, decided: dict[str, Any] | None
-) -> None:
-    """Results of two detectors, or of files read or decided in two ways, never mix."""
-    path = out / MANIFEST
-    if not path.exists():
-        return
-    try:
-        before = json.loads(path.read_text(encoding="utf-8"))
-        fingerprint, read_as = before["bundle"]["fingerprint"], before["reading"]
-        decided_before = before["decisions"]
-    except (ValueError, KeyError, TypeError) as error:
-        raise InputError(f"{path} is damaged. Choose another --out.") from error
-    if fingerprint != detector.card.fingerprint:
-        raise InputError(f"{out} holds the results of another detector. Choose another --out.")
-    if read_as != reading.model_dump(mode="json"):
-        raise InputError(
-            f"{out} holds results of files that were read with other settings ({read_as}). "
-            "Choose another --out."
-        )
-    if decided_before != decided:
-        raise InputError(
-            f"{out} holds results that were decided by another calibration or with other ignore "
-            "masks. Choose another --out."
-        )
-
-
-def _write_manifest(
-    out: Path,
-    detector: Detector,
-    reading: ReadingSettings,
-    decided: dict[str, Any] | None,
-    status: str,
-    rows: Sequence[Row],
-    started: float,
-) -> None:
-    card = detector.card
-    failed = [row for row in rows if row.status != "ok"]
-    manifest: dict[str, Any] = {
-        "status": status,
-        "cases": {"ok": len(rows) - len(failed), "error": len(failed)},
-        "errors": {row.case: row.error for row in failed},
-        "seconds": round(time.time() - started, 3),
-        "started_unix": round(started, 3),
-        "bundle": card.model_dump(mode="json", exclude={"support", "losses", "calibration"}),
-        "reading": reading.model_dump(mode="json"),
-        "decisions": decided,
-        "maps": {
-            "npy": "float32; pictures and frames in source pixels, slides as docs/files.md says",
-            "nii.gz": "float32, on the source volume's own grid",
-            "drawn_from_to": detector.map_scale,
-        },
-    }
-    write_atomic(out / MANIFEST, json.dumps(manifest, indent=2) + "\n")

@@ -50,7 +50,7 @@ class Calibration(Section):
     """Abnormal from this score up."""
     decided_by: PointName = "fpr"
     """Which rule the threshold comes from."""
-    operating_points: list[OperatingPoint] = []
+    operating_points: list[OperatingPoint] = Field(default_factory=list)
     probability: tuple[float, float] | None = None
     """a and b of 1 / (1 + exp(−(a · score + b)))."""
     map_level: float

@@ -41,7 +41,7 @@ class Detector:
         self.model = model.eval()
         self.card = card
         self.descriptors = descriptors
-        """Images of the fitted domain as the encoder sees them (n, width), unit rows."""
+        """Images of the fitted domain as the encoder sees them (n, D), unit rows."""
         self.runtime: Runtime | None = None
         """What computes, if not the model itself; see `recap.runtime.choice`."""
 
@@ -80,7 +80,9 @@ class Detector:
     ) -> "Detector":
         """The same detector with another calibration, and the images that make up its domain."""
         card = self.card.model_copy(update={"calibration": calibration})
-        return Detector(self.model, card, descriptors)
+        other = Detector(self.model, card, descriptors)
+        other.runtime = self.runtime
+        return other
 
     def decide(
         self,

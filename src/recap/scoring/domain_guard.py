@@ -1,7 +1,7 @@
 """Is an image like those a detector was fitted on? Told by its distance in the encoder's space.
 
-The encoder's mean patch token stands for the image. An image much farther from its nearest known
-image than those are from each other shows something else: another organ, modality or a photo.
+The mean patch of each tapped layer stands for the image. An image much farther from its nearest
+known image than those are from each other shows something else: another organ or modality, a photo.
 """
 
 from collections.abc import Sequence
@@ -10,12 +10,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from recap.config import Section
-from recap.scoring.conformal import p_value
+from recap.scoring.conformal import images_needed, p_value, threshold_at
 from recap.types import FloatArray
 
 DESCRIPTORS = "domain.descriptors"
 """The name under which a bundle keeps them."""
-BEYOND = 2.0
+FAR_RATE = 0.01
+BEYOND = 1.5
+"""Measured on four domains: an image of another patient or with a lesion is often a little
+farther than the known ones are from each other, one of another organ or modality much farther."""
+_SAME = 1e-6
 _CHUNK = 1024
 
 
@@ -64,8 +68,14 @@ def domain_range(
 
 
 def domain_limit(distances: NDArray[np.float64]) -> float:
-    """How far an image may be from the nearest known one."""
-    return BEYOND * float(distances.max())
+    """How far an image may be from the nearest known one: `distances` rise.
+
+    Half as far again as the distance that 1 % of the known images exceed; fewer than 99 images
+    cannot tell that, and their largest distance takes its place.
+    """
+    enough = len(distances) >= images_needed(FAR_RATE)
+    base = threshold_at(distances.tolist(), FAR_RATE) if enough else float(distances[-1])
+    return BEYOND * max(base, _SAME)  # equal images are a rounding error apart
 
 
 def distances_to_others(rows: FloatArray) -> NDArray[np.float64]:
@@ -76,7 +86,7 @@ def distances_to_others(rows: FloatArray) -> NDArray[np.float64]:
         own = np.arange(len(cosine))
         cosine[own, start + own] = -np.inf
         nearest_other[start : start + len(cosine)] = 1 - cosine.max(axis=1)
-    return np.maximum(nearest_other, 0)  # equal images are a rounding error apart
+    return np.maximum(nearest_other, 0)
 
 
 def nearest(descriptor: FloatArray, known: FloatArray) -> float:

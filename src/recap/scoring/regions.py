@@ -35,7 +35,7 @@ def find_regions(
     """
     stack = map[None] if map.ndim == 2 else map
     marked = None if ignore is None else np.broadcast_to(ignore, stack.shape)
-    found = []
+    found: list[Region] = []
     for number, plane in enumerate(stack):
         above = plane >= level  # never true for NaN
         if marked is not None:

@@ -12,11 +12,9 @@ from recap.errors import RecapError
 from recap.server import routes_bundles, routes_jobs, routes_results, routes_site
 from recap.server.headers import SecurityHeaders
 from recap.server.logs import Observed
-from recap.server.requests import own_pages_only, signed_in
+from recap.server.requests import API, own_pages_only, signed_in
 from recap.server.service import Service, build_service
 from recap.server.settings import ServerSettings
-
-API = "/api/v1"
 
 
 def create_app(settings: ServerSettings) -> FastAPI:
@@ -47,8 +45,8 @@ def create_app(settings: ServerSettings) -> FastAPI:
 def _include_routes(app: FastAPI) -> None:
     private = [Depends(signed_in)]
     for module in (routes_jobs, routes_results, routes_bundles):
-        app.include_router(module.router, prefix=API, dependencies=private)
-    app.include_router(routes_site.sessions, prefix=API)
+        app.include_router(module.router, dependencies=private)
+    app.include_router(routes_site.sessions)
     for prefix in ("", API):
         shown = prefix == API
         app.include_router(routes_site.health, prefix=prefix, include_in_schema=shown)

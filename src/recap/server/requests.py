@@ -11,6 +11,7 @@ from recap.server.service import Service
 from recap.server.settings import NAME
 from recap.server.store import ID_PATTERN
 
+API = "/api/v1"
 MOST_LISTED = 1000
 
 

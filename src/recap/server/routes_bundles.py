@@ -11,6 +11,7 @@ from recap.server.bundles import SUPPORT, describe
 from recap.server.download import zip_folder
 from recap.server.fits import CalibrateOptions, place_support, read_options
 from recap.server.requests import (
+    API,
     PROBLEMS,
     UPLOAD_PROBLEMS,
     BundleName,
@@ -22,7 +23,7 @@ from recap.server.service import Service
 from recap.server.submission import Wanted, submit
 from recap.server.uploads import Form
 
-router = APIRouter(tags=["bundles"])
+router = APIRouter(prefix=API, tags=["bundles"])
 _FILES = {"type": "array", "items": {"type": "string", "format": "binary"}, "minItems": 1}
 _NOT_HERE = "There is no such bundle."
 

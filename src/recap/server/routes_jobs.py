@@ -12,6 +12,7 @@ from starlette.concurrency import run_in_threadpool
 from recap.server.answers import Accepted, JobAnswer, job_answer
 from recap.server.fits import FitOptions, fit_settings, place_support, read_options
 from recap.server.requests import (
+    API,
     PROBLEMS,
     UPLOAD_PROBLEMS,
     Limit,
@@ -22,7 +23,7 @@ from recap.server.service import Service
 from recap.server.submission import Wanted, submit
 from recap.server.uploads import Form
 
-router = APIRouter(tags=["jobs"])
+router = APIRouter(prefix=API, tags=["jobs"])
 _LOOK_EVERY_SECONDS, _BEAT_SECONDS = 0.2, 15.0
 _ENDED = ("done", "failed", "cancelled")
 _FILES = {"type": "array", "items": {"type": "string", "format": "binary"}, "minItems": 1}

@@ -10,6 +10,7 @@ from recap.server.dicom import dicom_zip
 from recap.server.download import zip_result
 from recap.server.explaining import nearest_normal
 from recap.server.requests import (
+    API,
     PROBLEMS,
     ImageNumber,
     TheCase,
@@ -19,7 +20,7 @@ from recap.server.requests import (
 )
 from recap.server.results import VOLUME, Result
 
-router = APIRouter(tags=["results"], responses=PROBLEMS)
+router = APIRouter(prefix=API, tags=["results"], responses=PROBLEMS)
 _PNG: dict[int | str, dict[str, Any]] = {200: {"content": {"image/png": {}}}}
 _ZIP: dict[int | str, dict[str, Any]] = {200: {"content": {"application/zip": {}}}}
 _GZIP: dict[int | str, dict[str, Any]] = {200: {"content": {"application/gzip": {}}}}

@@ -11,9 +11,9 @@ from fastapi.responses import FileResponse, HTMLResponse, PlainTextResponse, Red
 from recap.server.answers import SessionAnswer
 from recap.server.api_page import STYLE, api_page
 from recap.server.auth import COOKIE, SESSION_SECONDS
-from recap.server.requests import PROBLEMS, TheService
+from recap.server.requests import API, PROBLEMS, TheService
 
-sessions = APIRouter(tags=["session"], responses=PROBLEMS)
+sessions = APIRouter(prefix=API, tags=["session"], responses=PROBLEMS)
 health = APIRouter(tags=["health"])
 measures = APIRouter(tags=["health"], responses=PROBLEMS)
 site = APIRouter(include_in_schema=False)

@@ -2,13 +2,13 @@
 
 import hashlib
 import json
-from importlib.metadata import version
 from typing import Any
 
 from recap.config import AnySettings
 from recap.model.scorer import Scorer
 from recap.scoring.bundle import Card, EncoderRecord, Mode
 from recap.scoring.detector import Detector
+from recap.scoring.versions import library_versions
 
 STATEMENTS: dict[Mode, str] = {
     "few-shot": "Prototypes trained on labelled support images, fused with a memory of the "
@@ -59,9 +59,3 @@ def fingerprint(
     images = [{k: v for k, v in record.items() if k != "size_hw"} for record in support]
     parts = [mode, settings.model_dump(mode="json"), encoder.checksum, images, library_versions()]
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
-
-
-def library_versions() -> dict[str, str]:
-    """The versions that decide the numbers."""
-    names = ("recap-ad", "torch", "transformers", "numpy", "pillow")
-    return {name: version(name) for name in names}

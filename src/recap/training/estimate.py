@@ -8,11 +8,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from recap.config import ReadingSettings
 from recap.model.memory import nearest_distance
 from recap.model.recap import DET, SEG, ReCAP, Tokens
 from recap.model.scorer import BranchOutput
-from recap.scoring.calibration import Calibration, calibrate_scores
+from recap.scoring.calibration import calibrate_scores
 from recap.scoring.detector import Detector
 from recap.scoring.domain_guard import domain_range
 
@@ -31,7 +30,7 @@ def with_estimate(
         normal: tokens of the normal support images.
         remembered: tokens that the memory was made of: those images or, one after the other, all
             copies of each.
-        descriptors: (n, width) of all support images.
+        descriptors: (n, D) of all support images.
     """
     model = detector.model
     assert isinstance(model, ReCAP)

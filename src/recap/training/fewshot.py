@@ -132,14 +132,14 @@ def _adapt(model: ReCAP, data: TrainingSet, indices: list[int]) -> Tokens:
 
 
 def _describe(model: ReCAP, data: TrainingSet, images: int) -> Tensor:
-    """Descriptors of the support images, without their copies: (n, width)."""
+    """Descriptors of the support images, without their copies: (n, D)."""
     originals = range(0, len(data.origin), len(data.origin) // images)
     return torch.cat([model.describe(data.store[[i]].to(model.device)) for i in originals])
 
 
 @torch.no_grad()
 def _frozen_tokens(model: ReCAP, pixels: Tensor, progress: Progress) -> tuple[Tokens, Tensor]:
-    """Tokens of all images, and their descriptors (n, width)."""
+    """Tokens of all images, and their descriptors (n, D)."""
     tokens, descriptors = [], []
     for index, image in enumerate(pixels):
         progress("encode", index, len(pixels), "")

@@ -1,14 +1,14 @@
 // Earlier jobs, newest first.
 
 import { address, getJson, send } from "./api.js";
-import { count, fill, h, problem } from "./dom.js";
+import { count, fill, h, number, problem } from "./dom.js";
 import { stageInWords } from "./submit.js";
 
 const STATUS = { queued: "Waiting", running: "Running", done: "Done", failed: "Failed", cancelled: "Cancelled" };
 
 export function openResults(root) {
   const list = h("div");
-  fill(root, h("div", { class: "page" }, h("h1", { text: "Results" }), list));
+  fill(root, h("div", { class: "page broad" }, h("h1", { text: "Results" }), list));
   let timer = null;
   const load = async () => {
     try {
@@ -61,7 +61,11 @@ function statusOf(job) {
   return share === null ? STATUS.running : `${Math.round(100 * share)} %`;
 }
 
+/** The score and decision of a single case, or how many there are. */
 function outcome({ result }) {
   if (!result?.cases) return "";
-  return count(result.cases, "case") + (result.failed ? `, ${result.failed} failed` : "");
+  if (result.count > 1) return count(result.count, "case") + (result.failed ? `, ${result.failed} failed` : "");
+  const [{ score, abnormal }] = result.cases;
+  const word = abnormal === true ? ", abnormal" : abnormal === false ? ", normal" : "";
+  return number(score) + word;
 }

@@ -1,6 +1,6 @@
 // Sending files and watching the job that comes of it, with one bar for both.
 
-import { address, follow, send, upload } from "./api.js";
+import { address, follow, hasEnded, send, upload } from "./api.js";
 import { announce, h } from "./dom.js";
 
 /** The files of results that were made on this page, for scoring them again with another bundle. */
@@ -49,15 +49,18 @@ async function run(target, form, signal, show) {
 function ended(id, signal, show) {
   return new Promise((resolve) => {
     let close = () => {};
-    signal.addEventListener("abort", () => {
+    const cancel = () => {
       close();
       send("DELETE", address("jobs", id)).catch(() => {});
       resolve({ id, status: "cancelled" });
-    });
-    close = follow(id, (state) => {
-      if (["done", "failed", "cancelled"].includes(state.status)) resolve(state);
-      else show(...stageInWords(state));
-    });
+    };
+    // Leaving the page later must not delete a result: a job that has ended cannot be cancelled.
+    const end = (state) => {
+      signal.removeEventListener("abort", cancel);
+      resolve(state);
+    };
+    signal.addEventListener("abort", cancel);
+    close = follow(id, (state) => (hasEnded(state) ? end(state) : show(...stageInWords(state))));
   });
 }
 

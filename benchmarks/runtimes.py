@@ -1,0 +1,87 @@
+"""The whole detector through every runtime, as ratios to torch eager in the same run.
+
+    python benchmarks/runtimes.py [--encoder NAME] [--shots 4] [--preset fast] [--int8]
+                                  [--threads N] [--runs 20]
+
+Weights and memories are random: they do not change the time, but see below for int8. Runtimes take
+turns, so that a slow moment hits all alike. What is timed turns pixels at the input size into
+score, map and all else. The change of int8's scores is that of a random detector; measure a real
+one with `recap export --int8` and `recap evaluate`.
+"""
+
+import time
+from functools import partial
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+
+import numpy as np
+import typer
+
+from recap.benchmark.interleaved import time_rounds
+from recap.benchmark.timed import timed_model
+from recap.config import resolve_settings
+from recap.data import write_phantoms
+from recap.encoders.load import load_encoder
+from recap.runtime.choice import choose_runtime
+from recap.runtime.export import export_bundle
+from recap.runtime.machine import machine_facts
+from recap.scoring.arrays import Runtime
+from recap.scoring.detector import Detector
+from recap.training.assemble import assemble
+
+
+def main(
+    encoder: str = "dinov2-small",
+    shots: int = 4,
+    preset: str = "fast",
+    int8: bool = False,
+    threads: int | None = None,
+    runs: int = 20,
+    warmup: int = 3,
+) -> None:
+    """Print a table."""
+    settings = resolve_settings(preset, encoder={"name": encoder, "random_weights": True})
+    model = timed_model("recap", load_encoder(settings.encoder), settings, shots)
+    mode = "few-shot" if shots else "zero-shot"
+    detector = assemble(model, mode, settings, [], {}, (0.0, 1.0))
+    size = settings.encoder.input_px
+    with TemporaryDirectory(prefix="recap-") as scratch:
+        runtimes = make_runtimes(detector, Path(scratch), int8, threads)
+        pixels = np.random.default_rng(0).random((1, 3, size, size), np.float32)
+        calls = {name: partial(runtime.run, pixels) for name, runtime in runtimes.items()}
+        laps = time_rounds(calls, runs, warmup)
+    print(", ".join(f"{name} {value}" for name, value in machine_facts().items()))
+    print(
+        f"{encoder}, {size} px, {preset}, {shots}-shot, threads {threads or 'all'}, {runs} rounds"
+    )
+    print(f"{'':<16}{'ms (best)':>12}{'× torch (median)':>20}{'× torch (best)':>18}")
+    best = {name: min(lap.wall_ms for lap in found) for name, found in laps.items()}
+    for name, found in laps.items():
+        rounds = zip(found, laps["torch"], strict=True)
+        middle = median(own.wall_ms / torch.wall_ms for own, torch in rounds)
+        print(f"{name:<16}{best[name]:>12.1f}{middle:>20.2f}{best[name] / best['torch']:>18.2f}")
+
+
+def make_runtimes(
+    detector: Detector, scratch: Path, int8: bool, threads: int | None
+) -> dict[str, Runtime]:
+    """torch and every graph, made in a bundle for the while."""
+    bundle, images = scratch / "timed.recap", None
+    detector.save(bundle)
+    if int8:
+        (domain,) = write_phantoms(scratch / "images", pool=8, test=1, domains=["Brain"])
+        images = domain.root / "valid"
+    runtimes: dict[str, Runtime] = {"torch": choose_runtime(detector, "torch", bundle, threads)}
+    for name in ("onnx", "openvino", *(["openvino-int8"] if int8 else [])):
+        start = time.perf_counter()
+        calibration = images if name.endswith("int8") else None
+        record = export_bundle(detector, bundle, name.partition("-")[0], calibration)
+        seconds = time.perf_counter() - start
+        print(f"{name}: exported in {seconds:.0f} s, {record.largest_difference}, {record.int8}")
+        runtimes[name] = choose_runtime(detector, name, bundle, threads)
+    return runtimes
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,77 @@
+"""`recap listen`: a node that scores the studies an archive sends to it."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from recap.cli.options import Device, RandomWeights
+
+if TYPE_CHECKING:
+    from recap.pacs.send import Destination
+
+
+def listen_command(
+    bundle: Annotated[Path, typer.Argument(help="A detector saved by `recap fit`.")],
+    spool: Annotated[Path, typer.Option(help="Folder for what has arrived and is not done.")],
+    send_to: Annotated[
+        str | None, typer.Option(metavar="AE@HOST:PORT", help="Who gets the results by C-STORE.")
+    ] = None,
+    store_url: Annotated[
+        str | None, typer.Option(metavar="URL", help="Or the DICOMweb archive that gets them.")
+    ] = None,
+    store_token_file: Annotated[
+        Path | None, typer.Option(help="A file with the archive's bearer token.")
+    ] = None,
+    port: Annotated[int, typer.Option(help="Port to listen on.")] = 11112,
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    ae_title: Annotated[str, typer.Option(help="Our own application entity title.")] = "RECAP",
+    calling: Annotated[
+        list[str] | None,
+        typer.Option(help="Titles that may send; needed beyond this machine. Repeatable."),
+    ] = None,
+    quiet_seconds: Annotated[
+        float, typer.Option(help="A study is complete when nothing came for so long.")
+    ] = 5.0,
+    device: Device = "auto",
+    random_weights: RandomWeights = False,
+) -> None:
+    """Score every study that arrives by C-STORE, and send the results as DICOM objects.
+
+    What has arrived is kept in the spool until its results are stored elsewhere: after a crash,
+    the same command goes on. Ends with Ctrl-C. Logs name no patient.
+    """
+    import logging
+    import signal
+
+    from recap.pacs.listen import Listener, ListenSettings
+    from recap.pacs.score_study import study_scorer
+    from recap.pacs.spool import Spool
+    from recap.peers.loading import load
+    from recap.training.devices import choose_device
+
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s")
+    logging.getLogger("recap").setLevel(logging.INFO)
+    settings = ListenSettings(ae_title, host, port, quiet_seconds, tuple(calling or ()))
+    settings.check()
+    destination = _destination(send_to, store_url, store_token_file, ae_title)
+    detector = load(bundle, str(choose_device(device)), random_weights)
+    listener = Listener(Spool(spool), study_scorer(detector), destination, settings)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: listener.stop())
+    listener.start()
+    listener.run()
+
+
+def _destination(
+    send_to: str | None, store_url: str | None, token_file: Path | None, ae_title: str
+) -> "Destination":
+    from recap.errors import SettingsError
+    from recap.pacs.send import DicomPeer, WebArchive, parse_address
+
+    if (send_to is None) == (store_url is None):
+        raise SettingsError("Say where results go: --send-to AE@HOST:PORT or --store-url URL.")
+    if send_to is not None:
+        return DicomPeer(parse_address(send_to), ae_title)
+    token = token_file.read_text(encoding="utf-8").strip() if token_file else None
+    return WebArchive(str(store_url), token)

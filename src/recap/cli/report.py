@@ -1,0 +1,27 @@
+"""`recap report`: the page of a scored folder, made again from what the folder holds."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def report_command(
+    out: Annotated[Path, typer.Argument(help="A folder that `recap score --out` wrote.")],
+    parquet: Annotated[
+        bool, typer.Option("--parquet", help="Also write scores.parquet (extra `tables`).")
+    ] = False,
+) -> None:
+    """Write OUT/report.html: one page with the table, histogram, pictures, regions, and why.
+
+    It needs neither the detector nor the images. Pictures with a map that can be faded, and the
+    explanations, are there if the folder was scored with --report.
+    """
+    from recap.report.score_page import write_score_page
+
+    if parquet:
+        from recap.report.score_table import write_parquet
+        from recap.scoring.rows import read_rows
+
+        write_parquet(read_rows(out / "scores.csv"), out / "scores.parquet")
+    typer.echo(write_score_page(out))

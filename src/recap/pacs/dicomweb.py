@@ -1,0 +1,111 @@
+"""A DICOMweb archive: find studies, fetch them, store results (QIDO-RS, WADO-RS, STOW-RS)."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from recap.atomic import replacing
+from recap.errors import InputError, SettingsError
+from recap.extras import require
+from recap.pacs.spool import key_of
+
+_TIMEOUT_S = 60
+_CONFLICT = 409
+
+
+class DicomWeb:
+    """A client of one archive.
+
+    >>> archive = DicomWeb("http://localhost:8042/dicom-web")     # doctest: +SKIP
+    >>> [study] = archive.find_studies(PatientID="4711")          # doctest: +SKIP
+    >>> archive.fetch(study["StudyInstanceUID"], Path("study"))   # doctest: +SKIP
+    """
+
+    def __init__(self, url: str, token: str | None = None) -> None:
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.netloc:
+            raise SettingsError(
+                f"'{url}' is no address of a DICOMweb archive: http(s)://HOST/PATH."
+            )
+        if token and parts.scheme != "https" and parts.hostname not in _LOOPBACK:
+            raise SettingsError(f"'{url}': a token is only sent over https. Use https://.")
+        self.url = url.rstrip("/")
+        session = _session(token)
+        api = require("dicomweb_client.api", "pacs")
+        self._client = api.DICOMwebClient(url=self.url, session=session)
+
+    def find_studies(self, limit: int | None = None, **filters: str) -> list[dict[str, str]]:
+        """Studies that fit: their UIDs and descriptions, by keyword (PatientID=…, StudyDate=…)."""
+        with self._asking():
+            found = self._client.search_for_studies(limit=limit, search_filters=filters)
+        dataset = require("pydicom.dataset", "pacs").Dataset
+        wanted = ("StudyInstanceUID", "StudyDate", "StudyDescription", "ModalitiesInStudy")
+        return [
+            {keyword: _text(study.get(keyword)) for keyword in wanted}
+            for study in map(dataset.from_json, found)
+        ]
+
+    def fetch(self, study_uid: str, folder: Path) -> list[Path]:
+        """Fetch all images of a study into a folder; what else it holds is fetched, too."""
+        paths = []
+        with self._asking():
+            for dataset in self._client.iter_study(study_uid):
+                path = folder / f"{key_of(str(dataset.SOPInstanceUID))}.dcm"
+                with replacing(path) as file:
+                    dataset.save_as(file, enforce_file_format=True)
+                paths.append(path)
+        return paths
+
+    def store(self, paths: Sequence[Path]) -> int:
+        """Store files; how many of them the archive took."""
+        pydicom = require("pydicom", "pacs")
+        requests = require("requests", "pacs")
+        stored = 0
+        for path in paths:
+            with self._asking():
+                try:
+                    answer = self._client.store_instances([pydicom.dcmread(path)])
+                except requests.HTTPError as error:
+                    if error.response is None or error.response.status_code != _CONFLICT:
+                        raise
+                    continue  # the archive has understood, and does not want it
+            stored += 0 if answer.get("FailedSOPSequence") else 1
+        return stored
+
+    @contextmanager
+    def _asking(self) -> Iterator[None]:
+        requests = require("requests", "pacs")
+        try:
+            yield
+        except (requests.RequestException, OSError) as error:
+            # The exception's own words may hold the query, and that a patient's name.
+            response = getattr(error, "response", None)
+            status = f"answered {response.status_code}" if response is not None else "is not there"
+            raise InputError(
+                f"The DICOMweb archive at {self.url} {status}. Check its address and your token."
+            ) from error
+
+
+_LOOPBACK = ("localhost", "127.0.0.1", "::1")
+
+
+def _session(token: str | None) -> Any:
+    """A session that does not wait for ever and follows no redirect to elsewhere."""
+    requests = require("requests", "pacs")
+    session = requests.Session()
+    if token:
+        session.headers["Authorization"] = f"Bearer {token}"
+    send = session.send
+
+    def with_timeout(request: Any, **options: Any) -> Any:
+        return send(request, **{**options, "timeout": options.get("timeout") or _TIMEOUT_S})
+
+    session.send = with_timeout
+    return session
+
+
+def _text(value: Any) -> str:
+    several = not isinstance(value, str) and hasattr(value, "__iter__")
+    return "\\".join(map(str, value)) if several else str(value or "")

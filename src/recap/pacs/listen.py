@@ -1,0 +1,291 @@
+"""The listener: takes studies by C-STORE, has each scored when it is complete, sends the results.
+
+An image is confirmed only when it is on disk, and a study is done only when the archive has
+answered for every result. What a kill interrupts is taken up again at the next start.
+"""
+
+import logging
+import shutil
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+from recap.errors import InputError, RecapError, SettingsError
+from recap.extras import require
+from recap.pacs.send import Destination, SendError
+from recap.pacs.spool import Round, Spool
+
+ScoreStudy = Callable[[Path, Path], None]
+"""Reads the images of one folder, writes results as DICOM files into another."""
+
+_SUCCESS, _OUT_OF_RESOURCES, _NOT_UNDERSTOOD = 0x0000, 0xA700, 0xC000
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
+_MAX_ATTEMPTS = 10
+_TICK_S, _LONGEST_WAIT_S = 0.2, 60.0
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class ListenSettings:
+    """How a listener presents itself, and what it takes."""
+
+    ae_title: str = "RECAP"
+    host: str = "127.0.0.1"
+    port: int = 11112
+    quiet_seconds: float = 5.0
+    calling: tuple[str, ...] = ()
+    """Titles that may send; none means all."""
+    max_instance_bytes: int = 2**29
+    max_instances: int = 20_000
+    """Of one study."""
+    max_spool_bytes: int = 50 * 2**30
+    max_associations: int = 10
+
+    def check(self) -> None:
+        """Refuse what would let anybody on the network send."""
+        if self.host not in LOOPBACK and not self.calling:
+            raise SettingsError(
+                f"Listening on {self.host} would take images from anybody. Name who may send with "
+                "--calling AE, or stay on 127.0.0.1."
+            )
+
+
+@dataclass
+class _Arrivals:
+    """When each study was last heard of, and which associations are open on it."""
+
+    last: dict[str, float] = field(default_factory=dict)
+    open: dict[str, set[int]] = field(default_factory=dict)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def heard(self, study: str, association: int | None = None) -> None:
+        with self.lock:
+            self.last[study] = time.monotonic()
+            if association is not None:
+                self.open.setdefault(study, set()).add(association)
+
+    def closed(self, association: int) -> None:
+        with self.lock:
+            for studies in self.open.values():
+                studies.discard(association)
+
+    def take_quiet(self, seconds: float) -> list[str]:
+        """Studies of which nothing more is expected; they are forgotten here."""
+        with self.lock:
+            limit = time.monotonic() - seconds
+            quiet = [
+                study
+                for study, last in self.last.items()
+                if last <= limit and not self.open.get(study)
+            ]
+            for study in quiet:
+                del self.last[study]
+                self.open.pop(study, None)
+            return quiet
+
+
+class Listener:
+    """A storage SCP with one worker that scores and sends."""
+
+    def __init__(
+        self,
+        spool: Spool,
+        score: ScoreStudy,
+        destination: Destination,
+        settings: ListenSettings | None = None,
+    ) -> None:
+        self.settings = settings or ListenSettings()
+        self._spool = spool
+        self._score = score
+        self._destination = destination
+        self._arrivals = _Arrivals()
+        self._received: dict[int, int] = {}
+        self._stop = threading.Event()
+        self._server: Any = None
+        self._next_try = 0.0
+        self._wait_s = 1.0
+
+    @property
+    def port(self) -> int:
+        """The port that is listened on, once started."""
+        return int(self._server.socket.getsockname()[1])
+
+    def start(self) -> None:
+        """Listen; studies are stored from now on, and scored while `run` runs."""
+        self.settings.check()
+        for study in self._spool.arriving():
+            self._arrivals.heard(study)
+        settings = self.settings
+        evt = require("pynetdicom", "pacs").evt
+        try:
+            self._server = _storage_scp(settings).start_server(
+                (settings.host, settings.port),
+                block=False,
+                evt_handlers=[
+                    (evt.EVT_C_STORE, self._on_store),
+                    (evt.EVT_DATA_RECV, self._on_data),
+                    (evt.EVT_CONN_CLOSE, self._on_close),
+                ],
+            )
+        except OSError as error:
+            raise InputError(
+                f"Cannot listen on {settings.host}:{settings.port}: {error.strerror}. Choose "
+                "another --port."
+            ) from error
+        _log.info("%s listens on %s:%d", settings.ae_title, settings.host, self.port)
+
+    def run(self) -> None:
+        """Score and send until `stop` is called."""
+        while not self._stop.is_set():
+            self.step()
+            self._stop.wait(_TICK_S)
+        self._destination.close()
+        self._server.shutdown()
+
+    def step(self) -> None:
+        """Seal the studies that have become quiet, and deal with all that is sealed."""
+        for study in self._arrivals.take_quiet(self.settings.quiet_seconds):
+            if self._spool.seal(study) is None:
+                _log.info("study %s: nothing new in it", study)
+        for each in self._spool.rounds():
+            if self._stop.is_set():
+                return
+            self._deal_with(each)
+
+    def stop(self) -> None:
+        """Let `run` end after the result at hand; from another thread or a signal."""
+        self._stop.set()
+
+    def _deal_with(self, each: Round) -> None:
+        try:
+            if not each.results.exists():
+                self._score_round(each)
+            if self._send(each):
+                self._spool.finish(each)
+                _log.info("study %s: done", each.name)
+        except _GivenUp as error:
+            _log.error("study %s: given up: %s", each.name, error)
+            self._spool.fail(each, str(error))
+
+    def _score_round(self, each: Round) -> None:
+        # A study that brings the process down must not do so for ever.
+        if each.count_attempt() > _MAX_ATTEMPTS:
+            raise _GivenUp(f"scoring it was begun {_MAX_ATTEMPTS} times and never ended")
+        partial = each.folder / "results.partial"
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir()
+        _log.info("study %s: scoring", each.name)
+        try:
+            self._score(each.images, partial)
+        except RecapError as error:
+            raise _GivenUp(str(error)) from error
+        except Exception as error:  # one study must not stop those behind it
+            _log.exception("study %s: scoring failed", each.name)
+            raise _GivenUp(f"scoring failed ({type(error).__name__})") from error
+        each.keep_results(partial)
+
+    def _send(self, each: Round) -> bool:
+        """Send what is not sent; false if that has to wait."""
+        unsent = each.unsent()
+        if unsent and time.monotonic() < self._next_try:
+            return False
+        for path in unsent:
+            if self._stop.is_set():
+                return False
+            try:
+                answer = self._destination.send(path)
+            except SendError as error:
+                self._next_try = time.monotonic() + self._wait_s
+                _log.warning("results wait %.0f s: %s", self._wait_s, error)
+                self._wait_s = min(2 * self._wait_s, _LONGEST_WAIT_S)
+                return False
+            self._wait_s = 1.0
+            if answer == "refused":
+                _log.warning("study %s: the archive does not take %s", each.name, path.name)
+            each.note_sent(path)
+        self._destination.close()
+        return True
+
+    def _on_store(self, event: Any) -> int:
+        """Keep one image; success is answered only when it is on disk."""
+        self._received.pop(id(event.assoc), None)
+        try:
+            data = event.encoded_dataset()
+            names = _names(data)
+            if names is None:
+                return _SUCCESS
+            study_uid, series_uid, instance_uid = names
+            full = self._spool.stored_bytes + len(data) > self.settings.max_spool_bytes
+            if full or self._spool.count(study_uid) >= self.settings.max_instances:
+                _log.error("an image was refused: %s", "the spool is full" if full else "too many")
+                return _OUT_OF_RESOURCES
+            study = self._spool.store(study_uid, series_uid, instance_uid, data)
+        except OSError as error:
+            _log.error("an image could not be kept: %s", error.strerror)
+            return _OUT_OF_RESOURCES
+        except Exception as error:  # pydicom on hostile data may raise anything
+            _log.warning("an image was not understood (%s)", type(error).__name__)
+            return _NOT_UNDERSTOOD
+        self._arrivals.heard(study, id(event.assoc))
+        return _SUCCESS
+
+    def _on_data(self, event: Any) -> None:
+        """Hang up on a peer that sends more than an image may have."""
+        received = self._received.get(id(event.assoc), 0) + len(event.data)
+        self._received[id(event.assoc)] = received
+        if received > self.settings.max_instance_bytes:
+            _log.error("a peer was cut off: its image has more bytes than are taken")
+            event.assoc.dul.socket.close()
+
+    def _on_close(self, event: Any) -> None:
+        self._received.pop(id(event.assoc), None)
+        self._arrivals.closed(id(event.assoc))
+
+
+class _GivenUp(Exception):  # noqa: N818
+    """A round will not be tried again."""
+
+
+def _names(data: bytes) -> tuple[str, str, str] | None:
+    """Study, series and instance of an image; None for what recap itself has made."""
+    from recap.report.dicom_identity import is_own
+
+    header = require("pydicom", "pacs").dcmread(
+        BytesIO(data),
+        stop_before_pixels=True,
+        specific_tags=[
+            *("StudyInstanceUID", "SeriesInstanceUID", "SOPInstanceUID"),
+            *("Manufacturer", "ManufacturerModelName"),
+        ],
+    )
+    # An archive that sends on all that it gets would have us score our own results.
+    if is_own(header):
+        return None
+    study, series, instance = (
+        str(header.get(keyword) or "")
+        for keyword in ("StudyInstanceUID", "SeriesInstanceUID", "SOPInstanceUID")
+    )
+    if not (study and series and instance):
+        raise ValueError("an image without UIDs")
+    return study, series, instance
+
+
+def _storage_scp(settings: ListenSettings) -> Any:
+    """An application entity that takes all kinds of images in all transfer syntaxes."""
+    pynetdicom = require("pynetdicom", "pacs")
+    # Its messages may hold what peers send.
+    logging.getLogger("pynetdicom").setLevel(logging.CRITICAL)
+    ae = pynetdicom.AE(ae_title=settings.ae_title)
+    for context in pynetdicom.AllStoragePresentationContexts:
+        ae.add_supported_context(context.abstract_syntax, pynetdicom.ALL_TRANSFER_SYNTAXES)
+    ae.add_supported_context(require("pynetdicom.sop_class", "pacs").Verification)
+    ae.require_called_aet = True
+    ae.require_calling_aet = list(settings.calling)
+    ae.maximum_associations = settings.max_associations
+    ae.acse_timeout = ae.dimse_timeout = 30
+    ae.network_timeout = 60
+    return ae

@@ -1,0 +1,220 @@
+"""What has arrived and is not done yet, on disk: a killed listener goes on where it was.
+
+    incoming/STUDY/SERIES-INSTANCE.dcm   studies that are still arriving
+    work/STUDY-TIME/images/              one round of a study that has become quiet
+                   /results/             its results: there as a whole, or not at all
+                   /sent.txt             which of them the archive has answered for
+    done/STUDY.json                      which images have been dealt with
+    failed/STUDY-TIME/                   rounds that could not be scored, with the reason
+
+All names are digests of UIDs: nothing that a peer sends becomes part of a path, and none of them
+names a patient.
+"""
+
+import json
+import os
+import shutil
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+
+from recap.atomic import write_atomic
+
+_KEY_LETTERS = 24
+_DONE_DAYS = 30
+
+
+def key_of(uid: str) -> str:
+    """A name for a UID that says nothing else."""
+    return sha256(uid.encode()).hexdigest()[:_KEY_LETTERS]
+
+
+@dataclass(frozen=True)
+class Round:
+    """Images of one study that are scored together."""
+
+    folder: Path
+
+    @property
+    def name(self) -> str:
+        """What logs call it."""
+        return self.folder.name
+
+    @property
+    def study(self) -> str:
+        """The key of its study."""
+        return self.folder.name.partition("-")[0]
+
+    @property
+    def images(self) -> Path:
+        """The folder of what arrived."""
+        return self.folder / "images"
+
+    @property
+    def results(self) -> Path:
+        """The folder of the results; it appears when they are complete."""
+        return self.folder / "results"
+
+    def count_attempt(self) -> int:
+        """Note that scoring is tried once more, and say how often that now was."""
+        path = self.folder / "attempts.txt"
+        attempts = 1 + (int(path.read_text()) if path.exists() else 0)
+        write_atomic(path, str(attempts))
+        return attempts
+
+    def keep_results(self, partial: Path) -> None:
+        """Take results over once they are complete and on disk."""
+        for path in partial.rglob("*.dcm"):
+            with path.open("rb") as file:
+                os.fsync(file.fileno())
+        partial.rename(self.results)
+
+    def unsent(self) -> list[Path]:
+        """Results that the archive has not answered for, in order."""
+        ledger = self.folder / "sent.txt"
+        sent = set(ledger.read_text(encoding="utf-8").splitlines()) if ledger.exists() else set()
+        files = sorted(path for path in self.results.rglob("*") if path.is_file())
+        return [path for path in files if path.relative_to(self.results).as_posix() not in sent]
+
+    def note_sent(self, path: Path) -> None:
+        """Note, to stay so, that a result need not be sent again."""
+        with (self.folder / "sent.txt").open("a", encoding="utf-8") as ledger:
+            ledger.write(f"{path.relative_to(self.results).as_posix()}\n")
+            ledger.flush()
+            os.fsync(ledger.fileno())
+
+
+class Spool:
+    """The folder of a listener; safe to use from several threads of one process."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self._lock = threading.Lock()
+        for name in ("incoming", "work", "done", "failed"):
+            (root / name).mkdir(parents=True, exist_ok=True)
+        root.chmod(0o700)  # what lies here shows patients
+        self._counts = {
+            folder.name: len(list(folder.glob("*.dcm"))) for folder in (root / "incoming").iterdir()
+        }
+        self._bytes = self._measured()
+        self._forget_old()
+
+    @property
+    def stored_bytes(self) -> int:
+        """What the images that wait here take, roughly."""
+        return self._bytes
+
+    def store(self, study_uid: str, series_uid: str, instance_uid: str, data: bytes) -> str:
+        """Keep an image before its arrival is confirmed; gives the key of its study."""
+        study = key_of(study_uid)
+        folder = self.root / "incoming" / study
+        path = folder / f"{key_of(series_uid)}-{key_of(instance_uid)}.dcm"
+        with self._lock:
+            folder.mkdir(exist_ok=True)
+            partial = path.with_suffix(".partial")
+            with partial.open("wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            self._counts[study] = self._counts.get(study, 0) + (not path.exists())
+            partial.replace(path)
+            _fsync_folder(folder)
+            self._bytes += len(data)
+        return study
+
+    def count(self, study_uid: str) -> int:
+        """How many images of a study wait to become quiet."""
+        return self._counts.get(key_of(study_uid), 0)
+
+    def arriving(self) -> list[str]:
+        """The keys of studies that are not sealed."""
+        return sorted(path.name for path in (self.root / "incoming").iterdir())
+
+    def seal(self, study: str) -> Round | None:
+        """Make a round of what has arrived of a study; None if all of that was dealt with."""
+        folder = self.root / "work" / f"{study}-{time.time_ns():x}"
+        incoming = self.root / "incoming" / study
+        with self._lock:
+            if not incoming.exists():  # a late image was sealed with those before it
+                return None
+            folder.mkdir()
+            incoming.rename(folder / "images")
+            self._counts.pop(study, None)
+        new = Round(folder)
+        _drop_known_series(new, self._known(study))
+        if any(new.images.glob("*.dcm")):
+            return new
+        self._remove(new)
+        return None
+
+    def rounds(self) -> list[Round]:
+        """Sealed rounds, the oldest first; what a kill left half made is cleared away."""
+        found = []
+        for folder in sorted((self.root / "work").iterdir(), key=lambda each: each.name[-16:]):
+            if (folder / "images").is_dir():
+                found.append(Round(folder))
+            else:
+                shutil.rmtree(folder)
+        return found
+
+    def finish(self, done: Round) -> None:
+        """Remember what was dealt with, and let the images go."""
+        known = self._known(done.study) | dict(_digests(done))
+        write_atomic(self._ledger(done.study), json.dumps(known, indent=0))
+        self._remove(done)
+
+    def fail(self, failed: Round, reason: str) -> None:
+        """Set a round aside, images and all; back in work/ it is tried again."""
+        (failed.folder / "attempts.txt").unlink(missing_ok=True)
+        write_atomic(failed.folder / "reason.txt", reason + "\n")
+        failed.folder.rename(self.root / "failed" / failed.name)
+
+    def _remove(self, done: Round) -> None:
+        shutil.rmtree(done.folder)
+        with self._lock:
+            self._bytes = self._measured()
+
+    def _measured(self) -> int:
+        return sum(path.stat().st_size for path in self.root.rglob("*.dcm"))
+
+    def _known(self, study: str) -> dict[str, str]:
+        ledger = self._ledger(study)
+        return dict(json.loads(ledger.read_text(encoding="utf-8"))) if ledger.exists() else {}
+
+    def _ledger(self, study: str) -> Path:
+        return self.root / "done" / f"{study}.json"
+
+    def _forget_old(self) -> None:
+        oldest = time.time() - _DONE_DAYS * 86400
+        for ledger in (self.root / "done").glob("*.json"):
+            if ledger.stat().st_mtime < oldest:
+                ledger.unlink()
+
+
+def _digests(each: Round) -> Iterator[tuple[str, str]]:
+    for path in sorted(each.images.glob("*.dcm")):
+        yield path.name, sha256(path.read_bytes()).hexdigest()
+
+
+def _drop_known_series(new: Round, known: dict[str, str]) -> None:
+    """A series that came again unchanged is left out; one with anything new is kept whole."""
+    if not known:
+        return
+    digests = dict(_digests(new))
+    changed = {
+        name.partition("-")[0] for name, digest in digests.items() if known.get(name) != digest
+    }
+    for name in digests:
+        if name.partition("-")[0] not in changed:
+            (new.images / name).unlink()
+
+
+def _fsync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

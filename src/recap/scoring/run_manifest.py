@@ -1,0 +1,125 @@
+"""manifest.json of a scored folder: what was run on what, how long it took, and what failed."""
+
+import json
+import platform
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from recap.atomic import write_atomic
+from recap.config import ReadingSettings
+from recap.errors import InputError
+from recap.fetch import sha256_of
+from recap.scoring.detector import Detector
+from recap.scoring.rows import Row
+from recap.scoring.versions import library_versions
+
+TABLE, MANIFEST = "scores.csv", "manifest.json"
+_CHANGES_SCORES = "openvino-int8"
+
+
+class RunManifest:
+    """The manifest of one run, which also keeps its time by stage."""
+
+    def __init__(
+        self,
+        out: Path,
+        detector: Detector,
+        reading: ReadingSettings,
+        decided: dict[str, Any] | None,
+    ) -> None:
+        self._out = out
+        self._detector = detector
+        self._reading = reading.model_dump(mode="json")
+        self._decided = decided
+        self._started = time.time()
+        self._stages: dict[str, float] = {}
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        """Add the time of a step to its stage, whether it succeeds or not."""
+        started = time.perf_counter()
+        try:
+            yield
+        finally:
+            self._stages[name] = self._stages.get(name, 0.0) + time.perf_counter() - started
+
+    def refuse_other_results(self) -> None:
+        """Results of two detectors, or of files read or decided in two ways, never mix."""
+        path, out = self._out / MANIFEST, self._out
+        if not path.exists():
+            return
+        try:
+            before = json.loads(path.read_text(encoding="utf-8"))
+            fingerprint, read_as = before["bundle"]["fingerprint"], before["reading"]
+            decided = before["decisions"]
+            runtime = before.get("runtime", {}).get("runtime", "torch")
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise InputError(f"{path} is damaged. Choose another --out.") from error
+        if fingerprint != self._detector.card.fingerprint:
+            raise InputError(f"{out} holds the results of another detector. Choose another --out.")
+        if read_as != self._reading:
+            raise InputError(
+                f"{out} holds results of files that were read with other settings ({read_as}). "
+                "Choose another --out."
+            )
+        if decided != self._decided:
+            raise InputError(
+                f"{out} holds results that were decided by another calibration or with other "
+                "ignore masks. Choose another --out."
+            )
+        now = self._runtime["runtime"]
+        if runtime != now and _CHANGES_SCORES in (runtime, now):
+            raise InputError(
+                f"{out} holds results of the runtime {runtime}, whose scores differ from those of "
+                f"{now}. Choose another --out."
+            )
+
+    def write(self, status: str, rows: Sequence[Row]) -> None:
+        """Write it as things stand."""
+        card = self._detector.card
+        failed = [row for row in rows if row.status != "ok"]
+        table = self._out / TABLE
+        manifest: dict[str, Any] = {
+            "status": status,
+            "cases": {"ok": len(rows) - len(failed), "error": len(failed)},
+            "errors": {row.case: row.error for row in failed},
+            "seconds": round(time.time() - self._started, 3),
+            "stages": {name: round(seconds, 3) for name, seconds in self._stages.items()},
+            "started_unix": round(self._started, 3),
+            "versions": {**library_versions(), "python": platform.python_version()},
+            "runtime": self._runtime,
+            "bundle": card.model_dump(mode="json", exclude={"support", "losses", "calibration"}),
+            "reading": self._reading,
+            "decisions": self._decided,
+            "maps": {
+                "npy": "float32; pictures and frames in source pixels, slides as docs/files.md "
+                "says",
+                "nii.gz": "float32, on the source volume's own grid",
+                "drawn_from_to": self._detector.map_scale,
+            },
+            "sha256": {TABLE: sha256_of(table)} if status == "complete" else {},
+        }
+        write_atomic(self._out / MANIFEST, json.dumps(manifest, indent=2) + "\n")
+
+    @property
+    def _runtime(self) -> dict[str, Any]:
+        runtime = self._detector.runtime
+        if runtime is not None:
+            return runtime.describe()
+        return {"runtime": "torch", "device": str(self._detector.model.device)}
+
+
+def add_to_manifest(
+    out: Path, seconds: dict[str, float], files: Sequence[str] = (), **entries: Any
+) -> None:
+    """Note what was done after scoring: seconds by stage, files written, and anything else."""
+    path = out / MANIFEST
+    manifest = json.loads(path.read_text(encoding="utf-8"))
+    stages = {name: round(value, 3) for name, value in seconds.items()}
+    manifest["stages"] = {**manifest.get("stages", {}), **stages}
+    digests = {name: sha256_of(out / name) for name in files}
+    manifest["sha256"] = {**manifest.get("sha256", {}), **digests}
+    write_atomic(path, json.dumps({**manifest, **entries}, indent=2) + "\n")

@@ -1,0 +1,113 @@
+import csv
+import json
+import shutil
+
+import numpy as np
+import pytest
+from PIL import Image as PillowImage
+
+import recap
+
+
+@pytest.fixture
+def own_bundle(bundle, tmp_path):
+    """A copy that a test may change."""
+    shutil.copytree(bundle, tmp_path / "brain.recap")
+    return tmp_path / "brain.recap"
+
+
+@pytest.fixture
+def folders(domains, tmp_path):
+    """22 variants of normal test images and 6 of abnormal ones."""
+    for label, source, count in (("normal", "good", 22), ("abnormal", "Ungood", 6)):
+        (tmp_path / label).mkdir()
+        files = sorted((domains[0].root / "test" / source / "img").iterdir())
+        for number in range(count):
+            with PillowImage.open(files[number % len(files)]) as image:
+                values = np.asarray(image).astype(float)
+            noise = np.random.default_rng(number).normal(0, 4, values.shape)
+            noisy = np.clip(values + noise, 0, 255).astype(np.uint8)
+            PillowImage.fromarray(noisy).save(tmp_path / label / f"{number}.png")
+    return tmp_path
+
+
+def test_normal_images_alone(command, own_bundle, folders):
+    result = command("calibrate", own_bundle, "--normal", folders / "normal")
+    assert result.code == 0
+    assert "Normal: 22   abnormal: 0   kind: image" in result.out
+    assert "at most 5 % of normal images score so high (22 held out, conformal)" in result.out
+    assert "At most 5 % of new normal images are called abnormal" in result.out
+    assert f"Saved: {own_bundle}" in result.out
+    calibration = recap.load(own_bundle).card.calibration
+    assert calibration.source == "held-out"
+    assert f"{calibration.threshold:.4g}" in result.out
+    assert [path.name for path in folders.iterdir() if "recap" in path.name] == ["brain.recap"]
+
+
+def test_labelled_images_into_another_bundle(command, own_bundle, folders):
+    before = (own_bundle / "bundle.json").read_bytes()
+    result = command(
+        *("calibrate", own_bundle, "--normal", folders / "normal", "--out", folders / "new.recap"),
+        *("--abnormal", folders / "abnormal", "--fpr", "0.1", "--sensitivity", "0.8"),
+        *("--decide-by", "sensitivity"),
+    )
+    assert result.code == 0
+    for name in ("fpr ", "f1 ", "youden ", "sensitivity* "):
+        assert any(line.startswith(name) for line in result.out.splitlines())
+    assert (own_bundle / "bundle.json").read_bytes() == before
+    calibration = recap.load(folders / "new.recap").card.calibration
+    assert (calibration.fpr, calibration.decided_by) == (0.1, "sensitivity")
+    assert calibration.probability is None or calibration.probability[0] > 0
+
+
+def test_scores_then_come_with_decisions_and_regions(command, own_bundle, folders):
+    command("calibrate", own_bundle, "--normal", folders / "normal")
+    out = folders / "out"
+    assert command("score", own_bundle, folders / "abnormal", "--out", out).code == 0
+    detector = recap.load(own_bundle)
+    with (out / "scores.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    for row in rows:
+        decision = detector.score(folders / "abnormal" / row["case"]).decision
+        assert float(row["p_value"]) == pytest.approx(decision.p_value, rel=1e-7)
+        assert row["decision"] in ("normal", "abnormal", "out-of-domain")
+        assert row["in_domain"] == ("yes" if decision.in_domain else "no")
+        assert row["rule"] == decision.rule
+        with (out / row["regions_table"]).open(newline="") as file:
+            assert len(list(csv.DictReader(file))) == int(row["regions"])
+    manifest = json.loads((out / "manifest.json").read_text())
+    assert manifest["decisions"]["rule"] == detector.card.calibration.rule
+    assert manifest["decisions"]["threshold"] == detector.card.calibration.threshold
+
+
+def test_results_of_another_calibration_are_kept_apart(command, own_bundle, folders):
+    out = folders / "out"
+    score = ["score", own_bundle, folders / "abnormal", "--out", out]
+    assert command(*score).code == 0
+    command("calibrate", own_bundle, "--normal", folders / "normal")
+    result = command(*score)
+    assert result.code == 2
+    assert "another calibration" in result.err
+
+
+def test_too_few_images_are_one_line(command, own_bundle, folders):
+    before = (own_bundle / "bundle.json").read_bytes()
+    result = command("calibrate", own_bundle, "--normal", folders / "normal", "--fpr", "0.01")
+    assert result.code == 2
+    assert "22 normal images allow a false-positive rate of 4.4 % at best" in result.err
+    assert "Give 99 or more, or a larger --fpr" in result.err
+    assert (own_bundle / "bundle.json").read_bytes() == before
+
+
+def test_a_file_that_cannot_be_read_is_exit_code_1(command, own_bundle, folders):
+    (folders / "normal" / "bad.png").write_bytes(b"\x89PNG\r\n\x1a\n nothing")
+    result = command("calibrate", own_bundle, "--normal", folders / "normal")
+    assert result.code == 1
+    assert "bad.png" in result.err
+    assert len(recap.load(own_bundle).card.calibration.normal_scores) == 22
+
+
+def test_support_images_are_refused(command, own_bundle, domains):
+    result = command("calibrate", own_bundle, "--normal", domains[0].root / "valid" / "good")
+    assert result.code == 2
+    assert "fitted on" in result.err

@@ -1,0 +1,198 @@
+import logging
+import threading
+import time
+
+import pytest
+
+pytest.importorskip("pynetdicom")
+pytest.importorskip("highdicom")
+
+from pacs_images import RESULTS, mark, study
+from pacs_peer import send
+from recap.errors import InputError, SettingsError
+from recap.pacs.listen import Listener, ListenSettings
+from recap.pacs.send import DicomPeer, parse_address
+from recap.pacs.spool import Spool
+
+
+@pytest.fixture
+def running(tmp_path, archive):
+    """Start listeners; all end with the test."""
+    started = []
+
+    def start(score=mark, spool="spool", **settings):
+        listener = Listener(
+            Spool(tmp_path / spool),
+            score,
+            DicomPeer(parse_address(archive.address)),
+            ListenSettings(**({"port": 0, "quiet_seconds": 0.3} | settings)),
+        )
+        listener.start()
+        thread = threading.Thread(target=listener.run)
+        thread.start()
+        started.append((listener, thread))
+        return listener
+
+    yield start
+    for listener, thread in started:
+        listener.stop()
+        thread.join(30)
+
+
+def wait_until_empty(spool, seconds=30):
+    end = time.monotonic() + seconds
+    while any((spool / "work").iterdir()) or any((spool / "incoming").iterdir()):
+        assert time.monotonic() < end, "the spool did not empty"
+        time.sleep(0.05)
+
+
+def test_results_of_a_series_come_back(running, archive, tmp_path, caplog):
+    listener = running()
+    with caplog.at_level(logging.DEBUG):
+        assert send(listener.port, study(1)) == [0, 0, 0]
+        archive.wait_for(RESULTS)
+        wait_until_empty(tmp_path / "spool")
+    assert len(archive.received) == RESULTS
+    assert {study for study, _, _ in archive.received} == {study(1)[0].StudyInstanceUID}
+    for secret in ("Secret", "Person", "HIDDEN"):
+        assert secret not in caplog.text
+        assert not any(secret in str(path) for path in (tmp_path / "spool").rglob("*"))
+
+
+def test_a_study_over_two_associations_is_scored_once(running, archive, tmp_path):
+    listener = running(quiet_seconds=1.0)
+    images = study(2, slices=4)
+    send(listener.port, images[:2])
+    send(listener.port, images[2:])
+    archive.wait_for(RESULTS)
+    wait_until_empty(tmp_path / "spool")
+    assert len(archive.received) == RESULTS
+
+
+def test_what_comes_again_unchanged_is_not_scored_again(running, archive, tmp_path):
+    listener = running()
+    send(listener.port, study(3))
+    archive.wait_for(RESULTS)
+    wait_until_empty(tmp_path / "spool")
+    assert send(listener.port, study(3)) == [0, 0, 0]
+    wait_until_empty(tmp_path / "spool")
+    assert len(archive.received) == RESULTS
+    send(listener.port, study(3, slices=4))  # one slice more: the series anew, and whole
+    archive.wait_for(2 * RESULTS)
+
+
+def test_own_results_are_taken_and_left_alone(running, archive, tmp_path):
+    """An archive that passes on all it gets sends our results back to us."""
+    import pydicom
+
+    for dataset in study(4):
+        path = tmp_path / "images" / f"{dataset.SOPInstanceUID}.dcm"
+        path.parent.mkdir(exist_ok=True)
+        dataset.save_as(path, enforce_file_format=True)
+    mark(tmp_path / "images", tmp_path / "results")
+    own = [pydicom.dcmread(path) for path in (tmp_path / "results").rglob("*.dcm")]
+    listener = running()
+    assert send(listener.port, own) == [0] * RESULTS
+    assert list((tmp_path / "spool" / "incoming").iterdir()) == []
+
+
+def test_unknown_callers_are_turned_away(running):
+    listener = running(calling=("SCANNER",))
+    assert send(listener.port, study(5), calling="STRANGER") == []
+    assert send(listener.port, study(5)[:1]) == [0]
+
+
+def test_beyond_this_machine_callers_must_be_named(tmp_path, archive):
+    settings = ListenSettings(host="0.0.0.0", port=0)
+    with pytest.raises(SettingsError, match="--calling"):
+        Listener(Spool(tmp_path), mark, DicomPeer(parse_address(archive.address)), settings).start()
+
+
+def test_a_taken_port_is_told(running):
+    listener = running()
+    with pytest.raises(InputError, match="Choose another --port"):
+        running(spool="other", port=listener.port)
+
+
+def test_too_many_images_are_refused(running):
+    listener = running(max_instances=2, quiet_seconds=30)
+    assert send(listener.port, study(6, slices=3)) == [0, 0, 0xA700]
+
+
+def test_a_full_spool_refuses(running):
+    listener = running(max_spool_bytes=100)
+    assert send(listener.port, study(6)[:1]) == [0xA700]
+
+
+def test_a_huge_image_is_cut_off(running):
+    listener = running(max_instance_bytes=100_000)
+    assert send(listener.port, study(7, slices=1, side=1000)) == [-1]
+    assert send(listener.port, study(7, slices=1)) == [0]
+
+
+def test_images_without_names_are_not_taken(running):
+    listener = running()
+    (image,) = study(8, slices=1)
+    del image.StudyInstanceUID
+    assert send(listener.port, [image]) == [0xC000]
+
+
+def test_a_study_that_cannot_be_scored_is_set_aside(running, archive, tmp_path):
+    def fail(images, results):
+        raise InputError("cannot be read")
+
+    listener = running(score=fail)
+    send(listener.port, study(9))
+    wait_until_empty(tmp_path / "spool")
+    (reason,) = (tmp_path / "spool" / "failed").rglob("reason.txt")
+    assert reason.read_text() == "cannot be read\n"
+    assert archive.received == []
+
+
+def test_a_study_that_breaks_scoring_does_not_stop_the_next(running, archive, tmp_path):
+    def crash_once(images, results):
+        if not archive.received and not any((tmp_path / "spool" / "failed").iterdir()):
+            raise ZeroDivisionError
+        mark(images, results)
+
+    listener = running(score=crash_once)
+    send(listener.port, study(10))
+    wait_until_empty(tmp_path / "spool")
+    (failed,) = (tmp_path / "spool" / "failed").iterdir()
+    assert (failed / "reason.txt").read_text() == "scoring failed (ZeroDivisionError)\n"
+    assert len(list((failed / "images").iterdir())) == 3
+    send(listener.port, study(20))
+    archive.wait_for(RESULTS)
+    failed.rename(tmp_path / "spool" / "work" / failed.name)
+    archive.wait_for(2 * RESULTS)
+
+
+def test_results_wait_for_an_archive_that_is_full(running, archive, tmp_path):
+    archive.answer = 0xA700
+    listener = running()
+    send(listener.port, study(11))
+    time.sleep(1)
+    assert archive.received == []
+    archive.answer = 0
+    archive.wait_for(RESULTS)
+    wait_until_empty(tmp_path / "spool")
+    assert len({instance for _, instance, _ in archive.received}) == RESULTS
+
+
+def test_what_an_archive_will_never_take_is_dropped(running, archive, tmp_path):
+    archive.answer = 0xC000
+    listener = running()
+    send(listener.port, study(12))
+    wait_until_empty(tmp_path / "spool")
+    assert archive.received == []
+
+
+@pytest.mark.parametrize("text", ["PACS", "PACS@host", "@host:1", "A@h:0", "A@h:70000", "a@b:c"])
+def test_addresses_are_checked(text):
+    with pytest.raises(SettingsError, match="AE@HOST:PORT"):
+        parse_address(text)
+
+
+def test_addresses():
+    found = parse_address("PACS@[::1]:104")
+    assert (found.title, found.host, found.port) == ("PACS", "::1", 104)

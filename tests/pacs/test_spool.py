@@ -1,0 +1,110 @@
+import os
+import time
+
+import pytest
+
+from recap.pacs.spool import Spool, key_of
+
+
+def test_names_are_digests(tmp_path):
+    spool = Spool(tmp_path / "spool")
+    spool.store("../../etc", "a/b", "..", b"x")
+    (path,) = (tmp_path / "spool").rglob("*.dcm")
+    assert path.relative_to(tmp_path / "spool").parts[:2] == ("incoming", key_of("../../etc"))
+    assert path.read_bytes() == b"x"
+    assert (tmp_path / "spool").stat().st_mode & 0o077 == 0
+
+
+def test_a_round_survives_the_process(tmp_path):
+    study = Spool(tmp_path).store("s", "1", "i", b"x")
+    assert Spool(tmp_path).arriving() == [study]
+    sealed = Spool(tmp_path).seal(study)
+    again = Spool(tmp_path)
+    assert again.rounds() == [sealed]
+    assert again.arriving() == []
+    assert sealed.study == study
+    again.finish(sealed)
+    assert Spool(tmp_path).rounds() == []
+
+
+def test_unchanged_series_are_known(tmp_path):
+    spool = Spool(tmp_path)
+    study = spool.store("s", "1", "a", b"x")
+    spool.finish(spool.seal(study))
+    spool.store("s", "1", "a", b"x")
+    assert spool.seal(study) is None
+    assert spool.rounds() == []
+    spool.store("s", "1", "a", b"x")
+    spool.store("s", "1", "b", b"y")
+    spool.store("s", "2", "c", b"z")
+    assert len(list(spool.seal(study).images.iterdir())) == 3
+    (again,) = spool.rounds()
+    spool.finish(again)
+    spool.store("s", "1", "a", b"x")
+    spool.store("s", "2", "c", b"changed")
+    (left,) = spool.seal(study).images.iterdir()
+    assert left.read_bytes() == b"changed"
+
+
+def test_a_study_that_is_sealed_twice_is_sealed_once(tmp_path):
+    spool = Spool(tmp_path)
+    study = spool.store("s", "1", "a", b"x")
+    assert spool.seal(study) is not None
+    assert spool.seal(study) is None
+
+
+def test_half_made_rounds_are_cleared(tmp_path):
+    spool = Spool(tmp_path)
+    (tmp_path / "work" / "abc-1").mkdir()
+    assert spool.rounds() == []
+    assert list((tmp_path / "work").iterdir()) == []
+
+
+def test_sent_results_are_remembered(tmp_path):
+    spool = Spool(tmp_path)
+    sealed = spool.seal(spool.store("s", "1", "a", b"x"))
+    partial = sealed.folder / "results.partial"
+    (partial / "0001").mkdir(parents=True)
+    for name in ("a.dcm", "b.dcm"):
+        (partial / "0001" / name).write_bytes(b"r")
+    sealed.keep_results(partial)
+    first, second = sealed.unsent()
+    sealed.note_sent(first)
+    assert Spool(tmp_path).rounds()[0].unsent() == [second]
+
+
+def test_counts_and_bytes(tmp_path):
+    spool = Spool(tmp_path)
+    for data in (b"one", b"three"):
+        study = spool.store("s", "1", "a", data)
+    spool.store("s", "1", "b", b"two")
+    assert spool.count("s") == 2
+    assert Spool(tmp_path).count("s") == 2
+    assert spool.count("other") == 0
+    assert Spool(tmp_path).stored_bytes == 8
+    spool.finish(spool.seal(study))
+    assert spool.stored_bytes == 0
+    assert spool.count("s") == 0
+
+
+def test_old_ledgers_go(tmp_path):
+    spool = Spool(tmp_path)
+    study = spool.store("s", "1", "a", b"x")
+    spool.finish(spool.seal(study))
+    (ledger,) = (tmp_path / "done").iterdir()
+    long_ago = time.time() - 40 * 86400
+    os.utime(ledger, (long_ago, long_ago))
+    Spool(tmp_path)
+    assert not ledger.exists()
+
+
+def test_an_interrupted_write_is_no_image(tmp_path, monkeypatch):
+    spool = Spool(tmp_path)
+
+    def lost(descriptor):
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(os, "fsync", lost)
+    with pytest.raises(OSError, match="Input/output"):
+        spool.store("s", "1", "a", b"x")
+    assert list(tmp_path.rglob("*.dcm")) == []

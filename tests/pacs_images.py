@@ -1,0 +1,61 @@
+"""Studies to send, and a stand-in for a detector that marks one pixel."""
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pydicom
+
+from dicom_files import data_set, place
+from recap.config import ReadingSettings
+from recap.data.cases import find_cases
+from recap.report.dicom_results import write_dicom_results
+
+
+def study(number: int, slices: int = 3, side: int = 8) -> list[pydicom.Dataset]:
+    """The images of a small CT study."""
+    root = f"1.2.826.0.1.3680043.8.498.{number}"
+    rng = np.random.default_rng(number)
+    images = []
+    for index in range(slices):
+        image = data_set(
+            rng.integers(0, 900, (side, side)).astype(np.int16),
+            StudyInstanceUID=root,
+            SeriesInstanceUID=f"{root}.1",
+            SOPInstanceUID=f"{root}.1.{index + 1}",
+            FrameOfReferenceUID=f"{root}.9",
+            Modality="CT",
+            InstanceNumber=index + 1,
+            PatientName="Secret^Person",
+            PatientID="HIDDEN-4711",
+            StudyID="1",
+            StudyDate="20240102",
+            SliceThickness=2.0,
+            **place((0.0, 0.0, 2.0 * index)),
+        )
+        image.file_meta = pydicom.dataset.FileMetaDataset()
+        image.file_meta.TransferSyntaxUID = pydicom.uid.ExplicitVRLittleEndian
+        images.append(image)
+    return images
+
+
+def mark(images: Path, results: Path) -> None:
+    """Write results of every case in a folder, as a detector would."""
+    search = find_cases([images], results.parent / "scratch")
+    for number, found in enumerate(search.cases):
+        case = found.open(ReadingSettings())
+        maps = np.zeros((len(case.images), *case.images[0].size_hw), np.float32)
+        maps[0, 2, 3] = 0.9
+        # Not a CasePrediction: that brings torch, which takes longer than all the rest.
+        prediction = SimpleNamespace(
+            score=0.9,
+            images=[SimpleNamespace(score=float(map.max())) for map in maps],
+            map=maps[0] if case.kind == "image" else maps,
+            highest=0,
+            decision=None,
+        )
+        write_dicom_results(case, prediction, results / str(number))
+
+
+RESULTS = 3
+"""What `mark` writes for a study: map, report, capture."""

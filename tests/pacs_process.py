@@ -1,0 +1,35 @@
+"""A listener in a process of its own, to be killed: SPOOL ARCHIVE DELAY_S QUIET_S; prints its port."""
+
+import sys
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+
+def main() -> None:
+    from pacs_images import mark
+    from recap.pacs.listen import Listener, ListenSettings
+    from recap.pacs.send import DicomPeer, parse_address
+    from recap.pacs.spool import Spool
+
+    spool, archive, delay, quiet = sys.argv[1:]
+
+    def score(images: Path, results: Path) -> None:
+        print("scoring", flush=True)
+        mark(images, results)
+        time.sleep(float(delay))
+
+    listener = Listener(
+        Spool(Path(spool)),
+        score,
+        DicomPeer(parse_address(archive)),
+        ListenSettings(port=0, quiet_seconds=float(quiet)),
+    )
+    listener.start()
+    print(listener.port, flush=True)
+    listener.run()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,178 @@
+"""Exported graphs say what torch says, and are refused where they do not."""
+
+import shutil
+
+import numpy as np
+import pytest
+
+import recap
+from recap.errors import BundleError, InputError, RecapError
+from recap.runtime import export
+from recap.runtime.check import check_pixels, largest_differences
+from recap.runtime.export import export_bundle
+from recap.runtime.record import RECORD, exports, file_digests
+from recap.scoring.arrays import Arrays
+
+GRAPHS = ["onnx", "openvino"]
+FIELDS = ["score", "score_prototype", "score_memory"]
+
+
+def copy_of(bundle, folder):
+    return shutil.copytree(bundle, folder / "copy.recap")
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+def test_a_graph_says_what_torch_says(name, exported, pictures):
+    torch, graph = recap.load(exported), recap.load(exported, runtime=name)
+    assert graph.runtime.name == name
+    for picture in pictures:
+        expected, seen = torch.score(picture), graph.score(picture)
+        for field in FIELDS:
+            assert getattr(seen, field) == pytest.approx(getattr(expected, field), abs=1e-4)
+        assert seen.map.shape == expected.map.shape
+        assert np.abs(seen.map - expected.map).max() < 1e-4
+        assert np.abs(seen.drift - expected.drift).max() < 1e-4
+        assert np.abs(seen.descriptor - expected.descriptor).max() < 1e-4
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+def test_the_batch_changes_no_bit(name, exported, pictures):
+    detector = recap.load(exported, runtime=name, threads=1)
+    alone = [detector.score(picture) for picture in pictures]
+    order = [2, 0, 1]
+    together = detector.score_batch([pictures[i] for i in order], batch_size=3)
+    for index, seen in zip(order, together, strict=True):
+        assert seen.score == alone[index].score
+        assert np.array_equal(seen.map, alone[index].map)
+
+
+def test_the_onnx_file_takes_any_batch(exported):
+    import onnxruntime
+
+    detector = recap.load(exported)
+    pixels = check_pixels(detector)[:3]
+    session = onnxruntime.InferenceSession(exported / "onnx" / "model.onnx")
+    names = [output.name for output in session.get_outputs()]
+    assert [given.name for given in session.get_inputs()] == ["pixels"]
+    together = Arrays(**dict(zip(names, session.run(None, {"pixels": pixels}), strict=True)))
+    expected = recap.load(exported, runtime="torch").runtime.run(pixels)
+    assert max(largest_differences(expected, together).values()) < 1e-4
+
+
+def test_the_openvino_file_takes_any_batch(exported):
+    import openvino
+
+    detector = recap.load(exported, runtime="torch")
+    pixels = check_pixels(detector)[:3]
+    model = openvino.Core().read_model(exported / "openvino" / "model.xml")
+    names = [output.get_any_name() for output in model.outputs]
+    values = openvino.compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})(pixels)
+    together = Arrays(**{name: values[i] for i, name in enumerate(names)})
+    assert max(largest_differences(detector.runtime.run(pixels), together).values()) < 1e-4
+
+
+def test_the_record_says_what_was_measured(exported):
+    records = exports(exported)
+    assert list(records) == GRAPHS
+    for name, record in records.items():
+        assert record.runtime == name
+        assert record.checked_on == 9
+        assert set(record.largest_difference) == set(record.outputs)
+        assert 0 < record.largest_difference["map"] <= 1e-4
+        assert record.files == file_digests(exported / name)
+        assert record.int8 is None
+    assert records["onnx"].opset >= 18
+    assert not list(exported.glob(".exporting*"))
+
+
+def test_built_in_images_are_various_and_always_the_same(exported):
+    pixels = check_pixels(recap.load(exported))
+    assert pixels.shape[1:] == (3, 56, 56)
+    assert pixels.dtype == np.float32
+    assert 0 <= pixels.min() < pixels.max() <= 1
+    assert len(np.unique(pixels.reshape(len(pixels), -1), axis=0)) == len(pixels)
+    assert np.array_equal(pixels, check_pixels(recap.load(exported)))
+
+
+def test_a_graph_that_is_too_far_off_is_not_kept(exported, tmp_path, monkeypatch):
+    bundle = copy_of(exported, tmp_path)
+    shutil.rmtree(bundle / "onnx")
+    monkeypatch.setattr(export, "ALLOWED", 0.0)
+    monkeypatch.setattr(export, "trace", lambda model: None)
+    monkeypatch.setattr(
+        export,
+        "write_onnx",
+        lambda program, names, folder: (
+            shutil.copytree(exported / "onnx", folder, dirs_exist_ok=True) and 18
+        ),
+    )
+    with pytest.raises(BundleError, match=r"differs from torch by .* it was not kept"):
+        export_bundle(recap.load(bundle), bundle, "onnx")
+    assert sorted(p.name for p in bundle.iterdir()) == [
+        "bundle.json",
+        "head.safetensors",
+        "openvino",
+    ]
+
+
+def test_differences_see_what_is_missing_or_not_a_number():
+    score, map = np.zeros(2, np.float32), np.zeros((2, 3, 3), np.float32)
+    whole = Arrays(score, map, drift=score)
+    seen = largest_differences(whole, Arrays(score + 0.5, map * np.nan))
+    assert seen == {"score": 0.5, "map": np.inf, "drift": np.inf}
+    assert largest_differences(whole, whole) == {"score": 0, "map": 0, "drift": 0}
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+def test_a_graph_of_another_detector_is_refused(name, exported, tmp_path):
+    bundle = copy_of(exported, tmp_path)
+    detector = recap.load(bundle)
+    detector.model.theta_det.data += 1
+    detector.save(bundle, keep=bundle)
+    with pytest.raises(BundleError, match=f"another detector.*recap export .* --to {name}"):
+        recap.load(bundle, runtime=name)
+
+
+def test_a_calibration_leaves_graphs_valid(exported, tmp_path):
+    bundle = copy_of(exported, tmp_path)
+    detector = recap.load(bundle)
+    detector.card = detector.card.model_copy(update={"statement": "Calibrated."})
+    detector.save(bundle, keep=bundle)
+    assert recap.load(bundle, runtime="onnx").runtime.name == "onnx"
+
+
+def test_a_damaged_graph_is_refused(exported, tmp_path):
+    bundle = copy_of(exported, tmp_path)
+    with (bundle / "onnx" / "model.onnx").open("ab") as file:
+        file.write(b"x")
+    with pytest.raises(BundleError, match="is damaged: its files"):
+        recap.load(bundle, runtime="onnx")
+    (bundle / "openvino" / RECORD).write_text("{}", encoding="utf-8")
+    with pytest.raises(BundleError, match=r"export\.json is missing or damaged"):
+        recap.load(bundle, runtime="openvino")
+
+
+def test_a_graph_that_is_not_there_names_the_command(saved):
+    with pytest.raises(BundleError, match=r"recap export .*plain\.recap --to openvino --int8"):
+        recap.load(saved, runtime="openvino-int8")
+
+
+def test_int8_is_for_openvino(saved, tmp_path):
+    with pytest.raises(InputError, match="--to openvino --int8"):
+        export_bundle(recap.load(saved), saved, "onnx", calibration=tmp_path)
+
+
+def test_a_missing_package_names_the_extra(exported, monkeypatch):
+    import sys
+
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    with pytest.raises(RecapError, match=r"recap-ad\[onnx\]"):
+        recap.load(exported, runtime="onnx")
+
+
+def test_real_graphs_are_measured(exported, tmp_path, monkeypatch, pictures):
+    monkeypatch.setenv("RECAP_CACHE", str(tmp_path))
+    detector = recap.load(exported, runtime="auto", threads=1)
+    assert set(detector.runtime.milliseconds) == {"torch", "onnx", "openvino"}
+    expected = recap.load(exported).score(pictures[1])
+    assert detector.score(pictures[1]).score == pytest.approx(expected.score, abs=1e-4)

@@ -1,0 +1,126 @@
+"""Decisions and regions as they stand in the results of a run."""
+
+import csv
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image as PillowImage
+
+import recap
+from recap.config import ReadingSettings
+from recap.data.cases import find_cases
+from recap.errors import InputError
+from recap.io.case import Case, LazyImages
+from recap.scoring.batch import score_to_folder
+from recap.scoring.cases import score_case
+from recap.scoring.parts import Parts
+from recap.scoring.regions import find_regions
+from recap.types import Image
+
+
+def picture(seed, lesion=False):
+    values = np.random.default_rng(seed).integers(60, 120, (48, 64), np.uint8)
+    if lesion:
+        values[10:30, 20:40] = 255
+    return values
+
+
+@pytest.fixture(scope="module")
+def estimated(tiny_settings):
+    """Calibrated by leaving its four normal images out."""
+    return recap.fit([picture(seed) for seed in range(4)], settings=tiny_settings())
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "images").mkdir()
+    for name, lesion in (("a", False), ("b", True)):
+        PillowImage.fromarray(picture(9, lesion)).save(tmp_path / "images" / f"{name}.png")
+    return tmp_path / "images"
+
+
+def run(detector, folder, out, **options):
+    def draw(case, prediction, path):
+        path.write_bytes(b"")
+
+    cases = find_cases([folder], Path("no archives")).cases
+    return {row.case: row for row in score_to_folder(detector, cases, out, draw, **options)}
+
+
+def test_rows_have_the_decision_and_the_regions(estimated, folder, tmp_path):
+    rows = run(estimated, folder, tmp_path / "out")
+    level = estimated.card.calibration.map_level
+    for name in ("a.png", "b.png"):
+        row, prediction = rows[name], estimated.score(folder / name)
+        assert float(row.p_value) == pytest.approx(prediction.decision.p_value, rel=1e-7)
+        assert row.rule == prediction.decision.rule
+        found = find_regions(prediction.map, level)
+        assert row.regions == str(len(found))
+        with (tmp_path / "out" / row.regions_table).open(newline="") as file:
+            table = list(csv.DictReader(file))
+        assert [int(line["area_px"]) for line in table] == [region.area_px for region in found]
+    assert int(rows["b.png"].regions) > 0
+    decided = json.loads((tmp_path / "out" / "manifest.json").read_text())["decisions"]
+    assert decided["source"] == "leave-one-out"
+    assert "nothing is promised" in decided["guarantee"]
+
+
+def test_what_masks_ignore_is_in_no_region_and_changes_nothing_else(estimated, folder, tmp_path):
+    (tmp_path / "ignore").mkdir()
+    PillowImage.fromarray(np.ones((48, 64), bool)).save(tmp_path / "ignore" / "b.png")
+    before = run(estimated, folder, tmp_path / "one")
+    after = run(estimated, folder, tmp_path / "two", ignore=tmp_path / "ignore")
+    assert after["b.png"].regions == "0"
+    assert after["a.png"].regions == before["a.png"].regions
+    for name in before:
+        assert after[name].score == before[name].score
+        assert after[name].decision == before[name].decision
+    with pytest.raises(InputError, match="other ignore masks"):
+        run(estimated, folder, tmp_path / "one", ignore=tmp_path / "ignore")
+
+
+def test_a_mask_of_another_size_is_a_row_with_its_reason(estimated, folder, tmp_path):
+    (tmp_path / "ignore").mkdir()
+    PillowImage.fromarray(np.ones((4, 6), bool)).save(tmp_path / "ignore" / "b.png")
+    rows = run(estimated, folder, tmp_path / "out", ignore=tmp_path / "ignore")
+    assert (rows["a.png"].status, rows["b.png"].status) == ("ok", "error")
+    assert "6×4 pixels" in rows["b.png"].error
+
+
+def test_without_a_calibration_the_row_says_so(detectors, folder, tmp_path):
+    rows = run(detectors["zero-shot"], folder, tmp_path / "out")
+    row = rows["a.png"]
+    assert (row.p_value, row.decision, row.regions, row.in_domain) == ("", "", "", "")
+    assert row.rule == "no decision: not calibrated; run recap calibrate"
+    assert json.loads((tmp_path / "out" / "manifest.json").read_text())["decisions"] is None
+
+
+def test_files_read_in_another_way_are_not_decided_upon(estimated, folder, tmp_path):
+    rows = run(estimated, folder, tmp_path / "out", reading=ReadingSettings(window="brain"))
+    assert rows["a.png"].decision == ""
+    assert "read with other settings" in rows["a.png"].rule
+    assert rows["a.png"].regions != ""
+
+
+@pytest.fixture
+def clip():
+    def frame(number):
+        return Image(picture(number).astype(np.float32) / 255, f"frame {number}")
+
+    return Case("frames", "clip", LazyImages(3, frame))
+
+
+def test_cases_of_another_kind_are_not_decided_upon(estimated, clip):
+    prediction = score_case(estimated, clip)
+    assert prediction.decision is None
+    assert "calibrated on images, this is one of clips" in estimated.undecided("frames")
+    mean = np.mean([estimated.score(image).descriptor for image in clip.images], axis=0)
+    assert prediction.descriptor == pytest.approx(mean / np.linalg.norm(mean), abs=1e-5)
+
+
+def test_descriptors_survive_an_interruption(estimated, clip, tmp_path):
+    first = score_case(estimated, clip, Parts(tmp_path / "p"))
+    again = score_case(estimated, clip, Parts(tmp_path / "p"))
+    assert np.array_equal(again.descriptor, first.descriptor)
