@@ -71,7 +71,7 @@ def make_runtimes(
     detector.save(bundle)
     if int8:
         (domain,) = write_phantoms(scratch / "images", pool=8, test=1, domains=["Brain"])
-        images = domain.root / "valid"
+        images = domain.root / "valid" / "good"
     runtimes: dict[str, Runtime] = {"torch": choose_runtime(detector, "torch", bundle, threads)}
     for name in ("onnx", "openvino", *(["openvino-int8"] if int8 else [])):
         start = time.perf_counter()

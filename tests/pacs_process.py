@@ -1,4 +1,4 @@
-"""A listener in a process of its own, to be killed: SPOOL ARCHIVE DELAY_S QUIET_S; prints its port."""
+"""A listener to be killed: SPOOL ARCHIVE DELAY_S QUIET_S; it prints its port."""
 
 import sys
 import time

@@ -34,8 +34,8 @@ LAYERS = [
     "runtime",
     "pacs",
     "benchmark",
-    "cli",
     "server",
+    "cli",
 ]
 ENTRY_POINTS = {"__init__", "__main__"}
 HEAVY = {"torch", "transformers", "matplotlib", "onnx", "nrrd", "accelerate"}

@@ -13,6 +13,7 @@ from recap.benchmark.timed import TIMED, TimedMethod, added_parameters, run_bare
 from recap.config import resolve_settings
 from recap.errors import InputError, SettingsError
 from recap.model.build import new_model
+from recap.peers.methods import OURS
 
 PATCHES, WIDTH, LAYERS, PX = 25, 32, 4, 70
 
@@ -86,14 +87,14 @@ def test_the_memory_is_as_large_as_a_fitted_one(tiny_encoder, method, coreset, p
 def test_augmented_copies_are_counted(tiny_encoder):
     settings = resolve_settings(memory={"augmented": True})
     shapes = {
-        method: timed_model(method, tiny_encoder, settings, 2).memory.shape for method in TIMED
+        method: timed_model(method, tiny_encoder, settings, 2).memory.shape for method in OURS
     }
     assert shapes["recap"] == (LAYERS, 2, 11 * 2 * PATCHES, WIDTH)
     assert shapes["nearest"] == (LAYERS, 1, 2 * PATCHES, WIDTH)
 
 
 def test_models_share_the_encoder_and_answer(tiny_encoder):
-    for method, shots in plan_contenders(["all"], [0, 1]):
+    for method, shots in plan_contenders([*OURS], [0, 1]):
         model = timed_model(method, tiny_encoder, resolve_settings(), shots)
         assert model.encoder is tiny_encoder
         assert not model.training

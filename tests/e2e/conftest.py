@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ pytest.importorskip("playwright", reason="needs playwright, to drive a browser")
 
 import numpy as np
 from PIL import Image as Pillow
-from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 
 import recap
 from recap.data import write_phantoms
@@ -31,7 +32,7 @@ TOKEN = "only-for-the-tests-of-the-viewer"
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 # Scoring and fitting are quick; a machine that does other things meanwhile is not.
 PATIENCE_MS = 60_000
-_SERVE = "import typer; from recap.cli.serve import serve_command; typer.run(serve_command)"
+expect.set_options(timeout=PATIENCE_MS)
 # What a progress bar says is gone before a test can look: the page keeps it.
 _KEEP_LABELS = """
 window.labels = [];
@@ -105,7 +106,7 @@ class Service:
 def service(tmp_path_factory: pytest.TempPathFactory, bundles: list[Path]) -> Iterator[Service]:
     folder = tmp_path_factory.mktemp("service")
     (folder / "token").write_text(TOKEN)
-    command = [sys.executable, "-c", _SERVE, *map(str, bundles), "--port", "0"]
+    command = [sys.executable, "-m", "recap", "serve", *map(str, bundles), "--port", "0"]
     command += ["--data", str(folder / "data"), "--token-file", str(folder / "token")]
     log = folder / "log"
     with log.open("wb") as stream:
@@ -118,8 +119,6 @@ def service(tmp_path_factory: pytest.TempPathFactory, bundles: list[Path]) -> It
 
 
 def _address(process: "subprocess.Popen[bytes]", log: Path, seconds: float = 180) -> str:
-    import time
-
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline and process.poll() is None:
         text = log.read_text()

@@ -67,6 +67,11 @@ def test_fit_with_a_painted_mask_calibrate_and_use(page, service, pictures, doma
         pictures["test-abnormal"][0]
     )
     expect(page.locator(".pane-caption")).to_contain_text("from-browser")
+    _assert_nearest_is_shown(page)
+
+
+def _assert_nearest_is_shown(page):
+    """A bundle fitted here keeps pictures of its support images, so it can show the patch."""
     canvas = page.locator(".pane canvas")
     page.get_by_text("Explain", exact=True).click()
     canvas.press("ArrowRight")

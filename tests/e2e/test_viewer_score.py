@@ -1,9 +1,12 @@
 """Scoring in a real browser: upload, progress, overlay, threshold, regions, slices, comparison."""
 
+import base64
+import io
 import re
 
 import numpy as np
 import pytest
+from PIL import Image as Pillow
 from playwright.sync_api import Page, expect
 
 from dicom_files import save_series
@@ -31,13 +34,9 @@ def drawn(page: Page, pane: int = 0) -> np.ndarray:
         arg=pane,
     )
     page.evaluate("() => new Promise(r => requestAnimationFrame(() => requestAnimationFrame(r)))")
-    found = page.evaluate(
-        """n => { const c = document.querySelectorAll('.pane canvas')[n];
-        const d = c.getContext('2d').getImageData(0, 0, c.width, c.height).data;
-        return [c.height, c.width, Array.from(d)] }""",
-        pane,
-    )
-    return np.array(found[2], np.uint8).reshape(found[0], found[1], 4).astype(int)
+    url = page.evaluate("n => document.querySelectorAll('.pane canvas')[n].toDataURL()", pane)
+    picture = Pillow.open(io.BytesIO(base64.b64decode(url.partition(",")[2])))
+    return np.asarray(picture.convert("RGBA"), int)
 
 
 def drag_slider(page: Page, label: str, key: str) -> float:

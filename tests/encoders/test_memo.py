@@ -58,3 +58,13 @@ def test_a_damaged_entry_is_made_anew(encoder, tmp_path, pixels):
         file.write_bytes(content)
         assert torch.equal(remembering.taps(pixels[:1]), expected)
     assert remembering.memo.encoded == 4
+
+
+def test_what_is_beyond_the_limit_is_encoded_every_time(encoder, tmp_path, pixels):
+    remembering = encoder()
+    expected = torch.cat([remembering.compute_taps(image[None]) for image in pixels])
+    remembering.memo = TapsMemo(tmp_path, limit_bytes=2.5 * expected[0].nbytes)
+    for _ in range(2):
+        assert torch.equal(remembering.taps(pixels), expected)
+    assert len(list(tmp_path.rglob("*.npy"))) == 2
+    assert remembering.memo.encoded == 3 + 1

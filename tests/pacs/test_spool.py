@@ -3,6 +3,7 @@ import time
 
 import pytest
 
+from recap.errors import InputError
 from recap.pacs.spool import Spool, key_of
 
 
@@ -108,3 +109,13 @@ def test_an_interrupted_write_is_no_image(tmp_path, monkeypatch):
     with pytest.raises(OSError, match="Input/output"):
         spool.store("s", "1", "a", b"x")
     assert list(tmp_path.rglob("*.dcm")) == []
+
+
+def test_two_listeners_do_not_share_a_spool(tmp_path):
+    first, second = Spool(tmp_path), Spool(tmp_path)
+    first.claim()
+    with pytest.raises(InputError, match="in use by another listener"):
+        second.claim()
+    first.release()
+    second.claim()
+    second.release()

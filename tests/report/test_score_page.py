@@ -132,6 +132,19 @@ def test_a_preview_of_another_file_is_not_shown(folder):
     assert "Why here" not in render(folder)
 
 
+@pytest.mark.parametrize("change", [{"map_parts": 7}, {"nearest": [1]}, {"xy_px": "no"}])
+def test_a_damaged_explanation_is_told(change, folder):
+    why = folder / "why/a.png.json"
+    why.write_text(json.dumps({**json.loads(why.read_text()), **change}))
+    assert "explanation of this case is damaged" in render(folder)
+
+
+def test_damaged_regions_are_left_out(folder):
+    with (folder / "regions/a.png.csv").open("a") as file:
+        file.write("3,what,is,this\n")
+    assert render(folder).count("<g class='region'") == 2
+
+
 def test_every_picture_says_what_it_is(folder):
     alts = [attrs["alt"] for attrs in Page(render(folder)).all("img")]
     assert "Picture of a.png" in alts

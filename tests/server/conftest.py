@@ -49,7 +49,7 @@ def bundles(
 
 @pytest.fixture(scope="session")
 def one_inspection() -> Iterator[Inspection]:
-    inspection = Inspection(1, seconds=60)
+    inspection = Inspection(1, seconds=60, pixels=10**8)
     inspection.start()
     yield inspection
     inspection.stop()
@@ -79,7 +79,9 @@ def make_client(
 ) -> Iterator[Make]:
     """make_client(**settings): a client of a running service on tmp_path/data."""
     running = []
-    monkeypatch.setattr(service, "Inspection", lambda most, seconds: _Shared(one_inspection))
+    monkeypatch.setattr(
+        service, "Inspection", lambda most, seconds, pixels: _Shared(one_inspection)
+    )
 
     def make(**values: Any) -> TestClient:
         given = {"bundles": tuple(bundles), "data": tmp_path / "data"} | values

@@ -189,7 +189,7 @@ def test_a_nifti_pair_is_one_case(client):
 
 
 def test_an_inspector_that_hangs_or_dies_is_replaced(tmp_path):
-    inspection = Inspection(1, seconds=20)
+    inspection = Inspection(1, seconds=20, pixels=10**8)
     question = {"task": "score", "folder": str(tmp_path / "none"), "files": []}
     try:
         inspection.start()

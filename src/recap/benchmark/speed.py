@@ -11,7 +11,7 @@ import torch
 
 from recap.benchmark.interleaved import Lap, time_rounds
 from recap.benchmark.speed_table import Circumstances, SpeedRow
-from recap.benchmark.timed import TIMED, added_parameters, can_run, run_bare, timed_model
+from recap.benchmark.timed import TIMED, added_parameters, can_run, run_bare, runs_on, timed_model
 from recap.config import Settings, settings_from_dict
 from recap.encoders.load import load_encoder
 from recap.encoders.vit import Encoder
@@ -48,6 +48,7 @@ def measure_speed(
     Timed is what turns pixels at the input size into score and map; reading and resizing are not.
     """
     contenders = plan_contenders(methods, shots)
+    everything = "all" in methods
     plans = [_at_size(settings, size) for size in sizes_px]
     done, total = itertools.count(1), (runs + warmup) * len(plans)
 
@@ -59,7 +60,7 @@ def measure_speed(
             row
             for plan in plans
             for row in _rows_at_size(
-                contenders, plan, choose_device(device), runs, warmup, round_is_done
+                contenders, everything, plan, choose_device(device), runs, warmup, round_is_done
             )
         ]
 
@@ -79,6 +80,7 @@ def plan_contenders(methods: Sequence[str], shots: Sequence[int]) -> list[Conten
 
 def _rows_at_size(
     contenders: Sequence[Contender],
+    everything: bool,
     settings: Settings,
     device: torch.device,
     runs: int,
@@ -87,7 +89,9 @@ def _rows_at_size(
 ) -> list[SpeedRow]:
     # One encoder serves all models of a size, so that a large one is in memory once.
     encoder = load_encoder(settings.encoder, settings.seed).to(device)
-    models = {one: timed_model(one.method, encoder, settings, one.shots) for one in contenders}
+    # Of all methods, those that this encoder can serve; one that was asked for by name says why.
+    able = [one for one in contenders if not everything or runs_on(one.method, encoder)]
+    models = {one: timed_model(one.method, encoder, settings, one.shots) for one in able}
     shape, seeded = (1, 3, encoder.input_px, encoder.input_px), torch.Generator().manual_seed(0)
     pixels = torch.rand(shape, generator=seeded).to(device)
     bare = _until_done(partial(run_bare, encoder, pixels), device)

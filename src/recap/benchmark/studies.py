@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from recap.benchmark.cells import Cell, is_done, plan_cells, with_seed
+from recap.benchmark.cells import Cell, plan_cells, with_seed
 from recap.benchmark.experiments import register
 from recap.benchmark.runner import run_cells
-from recap.benchmark.watch import Outcome, Watcher, silent
+from recap.benchmark.watch import Watcher, silent
 from recap.config import Settings, settings_from_dict
 from recap.data import Domain
 from recap.encoders.weights import MissingWeightsError, locate
@@ -139,42 +139,12 @@ def run_study(
 ) -> dict[str, str]:
     """Run what is missing (options as for `run_cells`); returns the cells that failed and why.
 
-    Cells that differ in how they score alone share one fit: the first of them runs before the
-    others start, so that no two processes fit the same.
+    Cells that differ in how they score alone share one fit.
     """
     register(out, study.name, study.variants, study.base)
     cells = study.cells
-    if len({cell.fit_name for cell in cells}) == len(cells):
-        return run_cells(cells, domains, out, watch=watch, **options)
-    options |= {"watch": _OnePlan(watch, cells), "share_heads": True}
-    missing = [cell for cell in cells if not is_done(out, cell)]
-    first: dict[str, Cell] = {}
-    for cell in missing:
-        first.setdefault(cell.fit_name, cell)
-    later = [cell for cell in missing if cell is not first[cell.fit_name]]
-    failed = run_cells([c for c in cells if c not in later], domains, out, **options)
-    for cell in later:
-        if (reason := failed.get(first[cell.fit_name].name)) is not None:
-            failed[cell.name] = reason
-            watch.started(cell)
-            watch.finished(Outcome(cell, 0.0, problem=reason))
-    rest = [cell for cell in later if cell.name not in failed]
-    return failed | run_cells(rest, domains, out, **options)
-
-
-class _OnePlan:
-    """Makes a run in two parts look like one."""
-
-    def __init__(self, watch: Watcher, cells: Sequence[Cell]) -> None:
-        self.started, self.finished = watch.started, watch.finished
-        self._watch, self._cells = watch, cells
-        self._told = False
-
-    def planned(self, cells: Sequence[Cell], present: Sequence[Outcome]) -> None:
-        """Tell all cells of both parts, once."""
-        if not self._told:
-            self._watch.planned(self._cells, present)
-        self._told = True
+    shared = len({cell.fit_name for cell in cells}) < len(cells)
+    return run_cells(cells, domains, out, watch=watch, share_heads=shared, **options)
 
 
 def _changed(settings: Settings, section: str, **values: Any) -> Settings:

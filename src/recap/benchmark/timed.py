@@ -64,6 +64,12 @@ def can_run(method: str, shots: int) -> bool:
     return known.few_shot if shots else known.zero_shot
 
 
+def runs_on(method: str, encoder: Encoder) -> bool:
+    """Tell whether a method can use this encoder: those with text need a text tower beside it."""
+    needs_text = method in PEERS and PEERS[method].uses_text
+    return not needs_text or encoder.family.model_class == "CLIPVisionModel"
+
+
 def run_bare(encoder: Encoder, pixels: Tensor) -> Tensor:
     """The floor that every method pays: embedding and all blocks, nothing tapped."""
     return encoder.run(encoder.embed(pixels), 0, encoder.depth)

@@ -47,7 +47,7 @@ def listen_command(
     from recap.pacs.listen import Listener, ListenSettings
     from recap.pacs.score_study import study_scorer
     from recap.pacs.spool import Spool
-    from recap.peers.loading import load
+    from recap.runtime.loading import load
     from recap.training.devices import choose_device
 
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s")

@@ -23,7 +23,7 @@ def serve_command(
     max_upload_mb: Annotated[int, typer.Option(min=1, help="Of one request.")] = 512,
     max_megapixels: Annotated[
         int, typer.Option(min=1, help="Of one request, all images together.")
-    ] = 512,
+    ] = 400,
     queue: Annotated[int, typer.Option(min=1, help="Jobs that may wait; then 429.")] = 200,
     workers: Annotated[int, typer.Option(min=1, max=64, help="Jobs scored at a time.")] = 1,
     keep_days: Annotated[

@@ -35,6 +35,8 @@ class DicomWeb:
         session = _session(token)
         api = require("dicomweb_client.api", "pacs")
         self._client = api.DICOMwebClient(url=self.url, session=session)
+        # Whoever calls knows better how long to wait, and must not be blocked meanwhile.
+        self._client.set_http_retry_params(retry=False)
 
     def find_studies(self, limit: int | None = None, **filters: str) -> list[dict[str, str]]:
         """Studies that fit: their UIDs and descriptions, by keyword (PatientID=…, StudyDate=…)."""

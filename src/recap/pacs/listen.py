@@ -46,7 +46,13 @@ class ListenSettings:
     max_associations: int = 10
 
     def check(self) -> None:
-        """Refuse what would let anybody on the network send."""
+        """Refuse what cannot be, and what would let anybody on the network send."""
+        if not 1 <= len(self.ae_title.strip()) <= 16 or "\\" in self.ae_title:
+            raise SettingsError(
+                f"'{self.ae_title}' is no application entity title: 1 to 16 letters, such as RECAP."
+            )
+        if not 0 <= self.port < 2**16:
+            raise SettingsError(f"Port {self.port} cannot be: choose one from 1 to 65535.")
         if self.host not in LOOPBACK and not self.calling:
             raise SettingsError(
                 f"Listening on {self.host} would take images from anybody. Name who may send with "
@@ -117,6 +123,7 @@ class Listener:
     def start(self) -> None:
         """Listen; studies are stored from now on, and scored while `run` runs."""
         self.settings.check()
+        self._spool.claim()
         for study in self._spool.arriving():
             self._arrivals.heard(study)
         settings = self.settings
@@ -132,6 +139,7 @@ class Listener:
                 ],
             )
         except OSError as error:
+            self._spool.release()
             raise InputError(
                 f"Cannot listen on {settings.host}:{settings.port}: {error.strerror}. Choose "
                 "another --port."
@@ -145,6 +153,7 @@ class Listener:
             self._stop.wait(_TICK_S)
         self._destination.close()
         self._server.shutdown()
+        self._spool.release()
 
     def step(self) -> None:
         """Seal the studies that have become quiet, and deal with all that is sealed."""

@@ -11,6 +11,7 @@ All names are digests of UIDs: nothing that a peer sends becomes part of a path,
 names a patient.
 """
 
+import fcntl
 import json
 import os
 import shutil
@@ -20,8 +21,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
+from typing import IO
 
 from recap.atomic import write_atomic
+from recap.errors import InputError
 
 _KEY_LETTERS = 24
 _DONE_DAYS = 30
@@ -93,6 +96,7 @@ class Spool:
     def __init__(self, root: Path) -> None:
         self.root = root
         self._lock = threading.Lock()
+        self._claim: IO[str] | None = None
         for name in ("incoming", "work", "done", "failed"):
             (root / name).mkdir(parents=True, exist_ok=True)
         root.chmod(0o700)  # what lies here shows patients
@@ -101,6 +105,22 @@ class Spool:
         }
         self._bytes = self._measured()
         self._forget_old()
+
+    def claim(self) -> None:
+        """Refuse a folder that another listener uses: both would send the same results."""
+        self._claim = (self.root / "lock").open("w")
+        try:
+            fcntl.flock(self._claim, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            self._claim.close()
+            raise InputError(
+                f"{self.root} is in use by another listener. Choose another --spool."
+            ) from error
+
+    def release(self) -> None:
+        """Let another listener have the folder."""
+        if self._claim is not None:
+            self._claim.close()
 
     @property
     def stored_bytes(self) -> int:

@@ -17,7 +17,7 @@ from recap.report.dicom_source import Source, SourceFrame, reference
 from recap.report.overlay import overlay
 from recap.types import FloatArray, Image
 
-_MARGIN_PX, _SMALLEST_FONT, _LARGEST_FONT = 2, 8, 24
+_MARGIN_PX, _SMALLEST_FONT, _LARGEST_FONT = 2, 8, 16
 # recap says S and I where DICOM says H(ead) and F(eet).
 _DICOM_LETTERS = {"S": "H", "I": "F"}
 

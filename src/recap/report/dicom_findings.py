@@ -14,7 +14,7 @@ from recap.types import BoolArray, FloatArray, Region
 Labels = NDArray[np.uint16]
 
 # Beyond these a list helps nobody; the map shows them all.
-MAX_FINDINGS = 200
+MAX_FINDINGS = 100
 
 
 @dataclass(frozen=True)

@@ -60,8 +60,9 @@ def write_dicom_results(
 ) -> list[Path]:
     """Write a case's results as DICOM files into a folder of its own; earlier ones there go.
 
-    Without a `decision` it is the prediction's own. `level` is what the regions were found at and `ignore` what they leave out, `scale` the map
-    values drawn from nothing to full strength, `detector` what tells the bundle from others.
+    `decision` is the prediction's own if none is given. `level` is what the regions were found
+    at and `ignore` what they leave out, `scale` the map values drawn from nothing to full
+    strength, `detector` what tells the bundle from others.
     """
     require("highdicom", "dicom")
     decision = decision or prediction.decision
@@ -167,16 +168,11 @@ class _Work:
         best = sorted(peaks, key=lambda number: peaks[number], reverse=True)
         uid = self.maker.new_uid()
         for number in sorted({self.prediction.highest, *best[: MAX_SINGLE - 1]}):
-            lines = [f"image {number + 1} of {len(self.maps)}: {self._says(number)}"]
-            if len(self.maps) > 1:
-                lines.append(f"whole case: score {self.prediction.score:.4g}")
-            if decision is not None:
-                lines.append(_in_words(decision))
             picture = capture(
                 self.case.images[number],
                 self.maps[number],
                 self.scale,
-                lines,
+                self._lines(number, decision),
                 self._shown(number),
                 self.source,
                 self.maker,
@@ -184,10 +180,15 @@ class _Work:
             )
             yield f"capture-{number + 1:04d}.dcm", picture
 
-    def _says(self, number: int) -> str:
+    def _lines(self, number: int, decision: Decision | None) -> list[str]:
+        """What stands below an overlay."""
         low, high = self.scale
         score = self.prediction.images[number].score
-        return f"score {score:.4g}, colours from {low:.3g} to {high:.3g}"
+        lines = [f"score {score:.4g}, colours from {low:.3g} to {high:.3g}"]
+        if len(self.maps) > 1:
+            lines[0] = f"image {number + 1} of {len(self.maps)}: {lines[0]}"
+            lines.append(f"whole case: score {self.prediction.score:.4g}")
+        return lines if decision is None else [*lines, _in_words(decision)]
 
     def _series(self, kind: Kind, uid: str | None = None, instance: int = 1) -> dict[str, Any]:
         series = self.maker.series(kind, self.source.series_number, uid)

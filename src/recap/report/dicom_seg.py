@@ -25,13 +25,13 @@ def segmentation(
     highdicom = require("highdicom", "dicom")
     own = labels[list(indices)]
     # Segments are counted from 1 without gaps, so findings elsewhere leave no number here.
-    here = [finding for finding in findings if (own == finding.number).any()]
-    renumbered = np.zeros_like(own)
-    for number, finding in enumerate(here, start=1):
-        renumbered[own == finding.number] = number
+    present = np.bincount(own.ravel(), minlength=len(findings) + 1) > 0
+    here = [finding for finding in findings if present[finding.number]]
+    renumber = np.zeros(len(present), own.dtype)
+    renumber[[finding.number for finding in here]] = range(1, len(here) + 1)
     written = highdicom.seg.Segmentation(
         source_images=source.stand_ins(indices),
-        pixel_array=renumbered,
+        pixel_array=renumber[own],
         segmentation_type="BINARY",
         segment_descriptions=[
             _description(number, finding, tracking[finding.number])

@@ -127,6 +127,7 @@ table.small tbody tr:hover { background: var(--notice); }
 .nearest { display: flex; align-items: flex-start; gap: .7rem; }
 .nearest .stack { flex: 0 0 5.5rem; }
 .bar-label { color: var(--quiet); }
+.key-text { white-space: nowrap; }
 .swatch {
   display: inline-block; width: .65rem; height: .65rem; margin-right: .3rem; border-radius: 2px;
   background: var(--prototype-1);

@@ -11,10 +11,17 @@ SOURCES = {"prototype": "Prototypes", "memory": "Memory"}
 
 
 def why_block(preview: Preview, as_source: Source) -> str:
-    """The explanation of a case's peak; empty where there is none."""
-    why = preview.why
-    if "map_value" not in why:
+    """The explanation of a case's peak; empty where there is none, or a damaged one."""
+    if "map_value" not in preview.why:
         return ""
+    try:
+        return _block(preview, as_source)
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return "<p class='quiet'>The explanation of this case is damaged. Score it again.</p>"
+
+
+def _block(preview: Preview, as_source: Source) -> str:
+    why = preview.why
     x, y = why["xy_px"]
     parts = [
         "<h4>Why here</h4>",
@@ -86,7 +93,10 @@ def _bar(label: str, parts: Sequence[dict[str, Any]]) -> str:
             )
             start += width
     said = f"{label} {total:.3g}: {', '.join(shares.values())}"
-    legend = ", ".join(f"<i class='swatch {source}'></i>{text}" for source, text in shares.items())
+    legend = ", ".join(
+        f"<span class='key-text'><i class='swatch {source}'></i>{text}</span>"
+        for source, text in shares.items()
+    )
     return (
         f"<p class='bar-label'>{label} {total:.3g}: {legend}</p>"
         "<svg class='parts' viewBox='0 0 100 10' preserveAspectRatio='none' role='img' "

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -10,6 +11,7 @@ from typing import Any
 
 from recap.errors import InputError
 from recap.report.previews import preview_files, shown_rows
+from recap.scoring.regions import REGION_COLUMNS
 from recap.scoring.rows import Row, read_rows
 
 TABLE, MANIFEST = "scores.csv", "manifest.json"
@@ -79,7 +81,7 @@ class ScoredFolder:
         if path is None:
             return []
         with path.open(newline="", encoding="utf-8") as file:
-            return [line for line in csv.DictReader(file) if None not in line.values()]
+            return [line for line in csv.DictReader(file) if _is_region(line)]
 
     def preview(self, row: Row) -> Preview | None:
         """A case's picture and map, or else its overlay; None if there is neither."""
@@ -111,6 +113,14 @@ class ScoredFolder:
         path = (self.folder / name).resolve()
         inside = path.is_relative_to(self.folder.resolve())
         return path if inside and path.is_file() else None
+
+
+def _is_region(line: RegionRow) -> bool:
+    """Whether a line is whole and has numbers where they belong."""
+    try:
+        return all(float(line[name] or 0) >= -math.inf for name in ("region", *REGION_COLUMNS))
+    except (KeyError, TypeError, ValueError):
+        return False
 
 
 def _check(row: Row, table: Path) -> None:

@@ -1,11 +1,6 @@
 """From a traced graph to the files of a runtime."""
 
-import contextlib
-import io
-import logging
-import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +8,7 @@ from recap.extras import require
 from recap.runtime import onnx as onnx_runtime
 from recap.runtime import openvino as openvino_runtime
 from recap.runtime.graph import INPUT
+from recap.runtime.quiet import quiet
 
 EXTERNAL_BYTES = 1_900_000_000
 """Weights beyond this go to a file of their own: one ONNX file holds at most 2 GB."""
@@ -62,20 +58,3 @@ def save_openvino(model: Any, names: Sequence[str], folder: Path) -> None:
 def _weight_bytes(program: Any) -> int:
     tensors = [*program.state_dict.values(), *program.constants.values()]
     return sum(t.numel() * t.element_size() for t in tensors if hasattr(t, "element_size"))
-
-
-@contextmanager
-def quiet() -> Iterator[None]:
-    """Exporters talk: on stdout, which is for results, and to their own developers."""
-    loud = [logging.getLogger(name) for name in ("torch.onnx", "onnxscript", "nncf", "openvino")]
-    before = [logger.level for logger in loud]
-    for logger in loud:
-        logger.setLevel(logging.ERROR)
-    try:
-        with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
-            warnings.simplefilter("ignore", FutureWarning)
-            warnings.simplefilter("ignore", DeprecationWarning)
-            yield
-    finally:
-        for logger, level in zip(loud, before, strict=True):
-            logger.setLevel(level)

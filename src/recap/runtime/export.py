@@ -14,7 +14,7 @@ from recap.runtime.check import ALLOWED, check_pixels, largest_differences
 from recap.runtime.convert import read_into_openvino, save_openvino, write_onnx
 from recap.runtime.graph import output_names, trace
 from recap.runtime.machine import runtime_versions
-from recap.runtime.onnx import OnnxRuntime
+from recap.runtime.onnx import GRAPH, OnnxRuntime
 from recap.runtime.openvino import OpenvinoRuntime
 from recap.runtime.quantise import calibration_pixels, quantise
 from recap.runtime.record import (
@@ -31,7 +31,10 @@ from recap.scoring.detector import Detector
 from recap.types import FloatArray
 
 Progress = Callable[[str], None]
-_PACKAGES = ("recap-ad", "torch", "transformers", "onnx", "onnxscript", "onnxruntime", "openvino")
+_PACKAGES = (
+    *("recap-ad", "torch", "transformers", "onnx", "onnxscript"),
+    *("onnxruntime", "openvino", "nncf"),
+)
 
 
 def export_bundle(
@@ -55,10 +58,7 @@ def export_bundle(
         fresh = graph.folder
         if to == "openvino":
             progress(f"Converting it for {kind}")
-            fresh = Path(scratch) / kind
-            fresh.mkdir()
-            model = read_into_openvino(graph.folder)
-            save_openvino(model if images is None else quantise(model, images), graph.names, fresh)
+            fresh = _convert(graph, Path(scratch) / kind, images)
         record = _record(detector, kind, graph, fresh)
         progress("Comparing it with torch")
         record = _checked(detector, open_graph(fresh, record), record, images)
@@ -90,6 +90,16 @@ def _onnx_graph(
     names, program = output_names(detector.model), trace(detector.model)
     progress("Writing the graph as ONNX")
     return _OnnxGraph(folder, names, write_onnx(program, names, folder))
+
+
+def _convert(graph: _OnnxGraph, folder: Path, images: FloatArray | None) -> Path:
+    """OpenVINO's graph from the ONNX graph; in int8 where there are calibration images."""
+    folder.mkdir()
+    model = read_into_openvino(graph.folder)
+    if images is not None:
+        model = quantise(model, graph.folder / GRAPH, images)
+    save_openvino(model, graph.names, folder)
+    return folder
 
 
 def _record(detector: Detector, kind: str, graph: _OnnxGraph, folder: Path) -> ExportRecord:

@@ -1,5 +1,6 @@
 """A detector as one graph: pixels in, named tensors out, for every exporter alike."""
 
+import copy
 from typing import Any
 
 import torch
@@ -7,6 +8,7 @@ from torch import Tensor, nn
 
 from recap.errors import BundleError
 from recap.model.scorer import Scorer
+from recap.runtime.quiet import quiet
 from recap.scoring.arrays import tensors_by_name
 
 INPUT = "pixels"
@@ -38,21 +40,37 @@ def trace(model: Scorer) -> Any:
     """The graph as an exported program with a free batch size."""
     output_names(model)
     example, batch = _example(model, 2), torch.export.Dim("batch", min=1, max=4096)
+    graph = Graph(with_plain_flags(model)).eval()
     failure: Exception | None = None
     # Strict tracing follows what reads a batch's length as a number, but takes twice the time.
     for strict in (False, True):
         try:
-            return torch.export.export(
-                Graph(model).eval(), (example,), dynamic_shapes=({0: batch},), strict=strict
-            )
+            with quiet():
+                return torch.export.export(
+                    graph, (example,), dynamic_shapes=({0: batch},), strict=strict
+                )
         # torch raises errors of many kinds, from its own parts and from the model's.
         except Exception as error:
             failure = error
     reason = str(failure).strip().splitlines()[0][:300]
     raise BundleError(
-        f"A detector of the kind {type(model).__name__} cannot be made one graph: {reason} "
+        f"A detector of the kind {type(model).__name__} cannot be made one graph ({reason}). "
         "Score with --runtime torch."
     ) from failure
+
+
+def with_plain_flags(model: Scorer) -> Scorer:
+    """A copy, but for the encoder, whose saved yes-or-no values are no tensors any more.
+
+    A graph has no branches: what fitting decided once must be known while it is traced.
+    """
+    copied = copy.deepcopy(model, {id(model.encoder): model.encoder})
+    for module in copied.modules():
+        for name, value in list(module._buffers.items()):
+            if value is not None and value.dtype == torch.bool and value.dim() == 0:
+                del module._buffers[name]
+                setattr(module, name, bool(value))
+    return copied
 
 
 def _example(model: Scorer, count: int) -> Tensor:

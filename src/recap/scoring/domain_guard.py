@@ -44,7 +44,7 @@ class DomainRange(Section):
         """How far an image may be, in words."""
         return (
             f"an image farther than {self.limit:.3g} from all {len(self.distances)} known ones "
-            f"(these are at most {self.distances[-1]:.3g} from each other) is out of it"
+            f"(each of them has another within {self.distances[-1]:.3g}) is out of it"
         )
 
     def warning(self, distance: float) -> str:

@@ -13,6 +13,8 @@ from recap.server.inspector import UNREADABLE
 
 # A process that has seen this many uploads makes room for a fresh one.
 MOST_UPLOADS = 500
+# Of Python and the decoders, and of a pixel as float32 while it is scaled and grown.
+BASE_BYTES, BYTES_PER_PIXEL = 3 * 2**29, 12
 _FALLEN = {
     "status": UNREADABLE,
     "detail": "The upload cannot be read: its decoder crashed or took too long.",
@@ -22,10 +24,10 @@ _FALLEN = {
 class Inspector:
     """One process, asked one thing at a time."""
 
-    def __init__(self) -> None:
+    def __init__(self, memory_bytes: int) -> None:
         self.asked = 0
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "recap.server.inspector"],
+            [sys.executable, "-m", "recap.server.inspector", str(memory_bytes)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -70,7 +72,8 @@ class Inspector:
 class Inspection:
     """Inspectors that wait for uploads. `check` may be called from any thread."""
 
-    def __init__(self, most: int, seconds: float) -> None:
+    def __init__(self, most: int, seconds: float, pixels: int) -> None:
+        self._memory = BASE_BYTES + BYTES_PER_PIXEL * pixels
         self._free: list[Inspector] = []
         self._places = threading.Semaphore(most)
         self._guard = threading.Lock()
@@ -79,7 +82,7 @@ class Inspection:
     def start(self) -> None:
         """Have one ready: the first upload need not wait for its imports."""
         with self._guard:
-            self._free.append(Inspector())
+            self._free.append(Inspector(self._memory))
 
     def check(self, request: dict[str, Any]) -> dict[str, Any]:
         """Have an upload looked at; an inspector that falls over it is an answer too."""
@@ -104,4 +107,4 @@ class Inspection:
         with self._guard:
             if self._free:
                 return self._free.pop()
-        return Inspector()
+        return Inspector(self._memory)

@@ -1,4 +1,4 @@
-"""A process that looks at uploads before anybody else does: `python -m recap.server.inspector`.
+"""A process that looks at uploads before anybody else: `python -m recap.server.inspector BYTES`.
 
 Decoders are large C libraries, and the files come from anywhere. So they are first decoded here,
 where a crash, a hang or a claim for memory ends this process and not the service. Requests and
@@ -23,7 +23,6 @@ from recap.io.case import Case
 from recap.io.sniff import sniff
 from recap.server.placing import Placer, in_client_words
 
-MEMORY_BYTES = 8 * 2**30
 # Images beyond these are decoded when they are scored: nobody waits minutes for an answer.
 FULLY_DECODED = 64
 UNSUPPORTED, TOO_LARGE, UNREADABLE = 415, 413, 422
@@ -42,7 +41,8 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # what a decoder prints must not stand among the answers
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
+    memory = int(sys.argv[1])
+    resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     serve(sys.stdin, answers)
 

@@ -66,7 +66,7 @@ def build_service(settings: ServerSettings) -> Service:
         bundles=bundles,
         metrics=metrics,
         gate=Gate(settings),
-        inspection=Inspection(settings.inspectors, settings.inspect_seconds),
+        inspection=Inspection(settings.inspectors, settings.inspect_seconds, settings.max_pixels),
         workers=Workers(settings, jobs, bundles, metrics),
         uploads=Places(settings.uploads_at_once),
         listeners=Places(MOST_LISTENERS),

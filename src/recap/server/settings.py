@@ -30,7 +30,7 @@ class ServerSettings(Section):
     max_unpacked_mb: Annotated[int, Field(ge=1)] = 4096
     """Of one request, after its archives were unpacked."""
     max_files: Annotated[int, Field(ge=1)] = 5000
-    max_megapixels: Annotated[int, Field(ge=1)] = 512
+    max_megapixels: Annotated[int, Field(ge=1)] = 400
     """Of one request, all images together (slides: their tiles)."""
     queue: Annotated[int, Field(ge=1)] = 200
     """Jobs that wait; one more is answered with 429."""
@@ -54,6 +54,11 @@ class ServerSettings(Section):
     def max_upload_bytes(self) -> int:
         """The longest body that is read."""
         return self.max_upload_mb * MEGABYTE
+
+    @property
+    def max_pixels(self) -> int:
+        """The most that is decoded for one request."""
+        return self.max_megapixels * 10**6
 
     @property
     def is_loopback(self) -> bool:

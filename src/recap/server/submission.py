@@ -80,7 +80,7 @@ def _question(service: Service, folder: Path, wanted: Wanted) -> dict[str, Any]:
         "reading": wanted.reading.model_dump(mode="json"),
         "max_files": settings.max_files,
         "max_unpacked": settings.max_unpacked_mb * MEGABYTE,
-        "max_pixels": settings.max_megapixels * 10**6,
+        "max_pixels": settings.max_pixels,
         "deidentify": settings.deidentify,
     }
 

@@ -1,6 +1,7 @@
 """Forms with files, written to disk while they arrive and cut off at the limit."""
 
 import asyncio
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
@@ -61,21 +62,18 @@ async def receive_form(request: Request, raw: Path, settings: ServerSettings) ->
     except TimeoutError as error:
         raise HTTPException(408, "The upload stood still for too long. Send it again.") from error
     except HTTPException:
-        await _drain(request)
+        await _drain(stream)
         raise
     finally:
         parser.close()
 
 
-async def _drain(request: Request) -> None:
+async def _drain(stream: AsyncIterator[bytes]) -> None:
     left = _DRAINED_BYTES
     try:
         async with asyncio.timeout(_DRAINED_SECONDS):
-            while left > 0:
-                message = await request.receive()
-                left -= len(message.get("body", b""))
-                if message["type"] != "http.request" or not message.get("more_body"):
-                    return
+            while left > 0 and (block := await anext(stream, b"")):
+                left -= len(block)
     except TimeoutError:
         return
 

@@ -51,6 +51,20 @@ export function count(n, word) {
   return `${n} ${word}${n === 1 ? "" : "s"}`;
 }
 
+/** Draw on a canvas now and whenever its place on the page changes size, sharp on any screen. */
+export function drawSharply(canvas, draw) {
+  const fitted = () => {
+    const ratio = window.devicePixelRatio || 1;
+    const { width, height } = canvas.getBoundingClientRect();
+    if (!width) return;
+    canvas.width = Math.round(width * ratio);
+    canvas.height = Math.round(height * ratio);
+    draw(canvas.getContext("2d"), ratio);
+  };
+  new ResizeObserver(fitted).observe(canvas);
+  return fitted;
+}
+
 /** A colour of the theme, such as "--accent". */
 export function themeColour(name) {
   return getComputedStyle(document.documentElement).getPropertyValue(name).trim();

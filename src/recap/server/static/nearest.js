@@ -60,12 +60,18 @@ function marked(bitmap, [x, y]) {
   return canvas;
 }
 
-function layers(found) {
-  const rows = (found.layers ?? []).map((layer, i) =>
-    typeof layer === "number" ? { name: `Layer ${i + 1}`, distance: layer } : { name: `Layer ${layer.layer ?? i + 1}`, ...layer });
-  if (!rows.length) return null;
-  return h("table", { class: "layers" }, h("caption", { text: "Distance by layer" }), h("tbody", {}, rows.map((row) =>
-    h("tr", {}, h("th", { scope: "row", text: row.name }),
-      h("td", {}, h("meter", { min: 0, max: Math.max(...rows.map((one) => one.distance), 1e-9), value: row.distance, "aria-hidden": "true" })),
-      h("td", { class: "figure", text: number(row.distance) })))));
+/** Distance in each layer, and what the layer adds to the map's value where the service tells. */
+function layers({ layers: found = [], parts = [], map_value: value }) {
+  if (!found.length) return null;
+  const longest = Math.max(...found.map((one) => one.distance), 1e-9);
+  const added = (layer) => parts.filter((part) => part.layer === layer).reduce((sum, part) => sum + part.amount, 0);
+  const head = ["Layer", "", "Distance", ...(parts.length ? ["Adds"] : [])];
+  const row = ({ layer, distance }) => h("tr", {}, h("th", { scope: "row", text: layer }),
+    h("td", {}, h("meter", { min: 0, max: longest, value: distance, "aria-hidden": "true" })),
+    h("td", { class: "figure", text: number(distance) }),
+    parts.length > 0 && h("td", { class: "figure", text: number(added(layer), 2) }));
+  return h("table", { class: "layers" },
+    parts.length > 0 && h("caption", { text: `Map value here ${number(value)}: the sum of what the layers add` }),
+    h("thead", {}, h("tr", {}, head.map((text) => h("th", { scope: "col", text })))),
+    h("tbody", {}, found.map(row)));
 }

@@ -1,6 +1,6 @@
 // Painting a mask on a picture: strokes are kept, so that any number can be undone.
 
-import { fill, h, slider } from "./dom.js";
+import { h, slider } from "./dom.js";
 
 const COLOUR = "rgb(0 229 255 / 55%)";
 
@@ -93,6 +93,8 @@ class Desk {
     this.mask = mask;
     this.size = Math.max(3, Math.round(Math.max(bitmap.width, bitmap.height) / 20));
     this.canvas = h("canvas", { class: "desk", width: bitmap.width, height: bitmap.height, tabindex: 0, role: "application", "aria-roledescription": "painting area", "aria-label": "Mask" });
+    // As large as fits, in the picture's own proportions: places map to pixels by one factor.
+    this.canvas.style.width = `min(100%, ${(60 * bitmap.width) / bitmap.height}vh)`;
     this.canvas.addEventListener("pointerdown", (event) => this.#start(event));
     this.canvas.addEventListener("pointermove", (event) => this.#move(event));
     this.canvas.addEventListener("pointerup", () => (this.stroke = null));

@@ -1,6 +1,6 @@
 // The slices of a volume: a strip with the score of each, and a slider below it.
 
-import { count, h, number, themeColour } from "./dom.js";
+import { count, drawSharply, h, number, themeColour } from "./dom.js";
 
 /** For studies of several images; null for one picture. */
 export function sliceStrip(study, view) {
@@ -8,7 +8,8 @@ export function sliceStrip(study, view) {
   if (total <= 1) return null;
   const word = study.case.kind === "volume" ? "Slice" : study.case.kind === "slide" ? "Tile" : "Frame";
   const scores = study.case.image_scores ?? peaks(study);
-  const canvas = h("canvas", { class: "strip", width: 1400, height: 72, "aria-hidden": "true" });
+  const canvas = h("canvas", { class: "strip", "aria-hidden": "true" });
+  const redraw = drawSharply(canvas, (context, ratio) => draw(context, ratio, scores, view.slice));
   const input = h("input", { type: "range", id: "slice", min: 1, max: total, step: 1, oninput: () => view.set({ slice: Number(input.value) - 1 }) });
   const shown = h("output", { for: "slice", class: "slice-number" });
   const choose = (event) => {
@@ -26,7 +27,7 @@ export function sliceStrip(study, view) {
     const score = scores[view.slice];
     shown.textContent = `${word} ${view.slice + 1} of ${total}${score === undefined ? "" : ` · score ${number(score)}`}`;
     input.setAttribute("aria-valuetext", shown.textContent);
-    draw(canvas, scores, view.slice);
+    redraw();
   };
   const element = h("div", { class: "slices", "data-slices": count(total, "slice") }, canvas,
     h("div", { class: "slice-row" }, h("label", { for: "slice", text: word }), input, shown));
@@ -41,18 +42,17 @@ function peaks(study) {
   return highest;
 }
 
-function draw(canvas, scores, slice) {
-  const context = canvas.getContext("2d");
-  const { width, height } = canvas;
+function draw(context, ratio, scores, slice) {
+  const { width, height } = context.canvas;
   const finite = scores.filter(Number.isFinite);
   const [low, high] = [Math.min(...finite, 0), Math.max(...finite, 1e-9)];
   const step = width / scores.length;
-  context.clearRect(0, 0, width, height);
+  const gap = Math.min(ratio, step / 4);
   scores.forEach((score, n) => {
-    const tall = Math.max(3, ((score - low) / (high - low)) * (height - 6));
+    const tall = Math.max(2 * ratio, ((score - low) / (high - low)) * (height - 4 * ratio));
     context.fillStyle = themeColour(n === slice ? "--accent" : "--bar");
-    context.fillRect(n * step + Math.min(1, step / 8), height - tall, Math.max(1, step - Math.min(2, step / 4)), tall);
+    context.fillRect(n * step + gap / 2, height - tall, step - gap, tall);
   });
   context.fillStyle = themeColour("--accent");
-  context.fillRect(slice * step, 0, Math.max(step, 3), 4);
+  context.fillRect(slice * step, 0, Math.max(step, 2 * ratio), 2 * ratio);
 }

@@ -1,6 +1,6 @@
 // Decisions at any threshold, from the scores of normal images that the bundle keeps.
 
-import { h, number, percent, slider, themeColour } from "./dom.js";
+import { drawSharply, h, number, percent, slider, themeColour } from "./dom.js";
 
 /** (1 + how many normal scores are at least as high) / (n + 1); `scores` rise. */
 export function pValue(scores, score) {
@@ -24,7 +24,8 @@ export function thresholdPanel(study, onChange) {
   const { calibration } = study;
   if (!calibration || !study.case.decision) return null;
   const [low, high] = range(study);
-  const chart = h("canvas", { class: "chart", width: 600, height: 88, role: "img" });
+  const chart = h("canvas", { class: "chart", role: "img" });
+  const redraw = drawSharply(chart, (context, ratio) => drawChart(context, ratio, study, low, high));
   const said = h("p", { class: "quiet-text" });
   const control = slider({
     above: chart,
@@ -41,7 +42,8 @@ export function thresholdPanel(study, onChange) {
     said.textContent =
       `p = ${number(rate)} at this threshold: about ${percent(rate)} of normal images would score as high ` +
       `(${n} ${calibration.source === "held-out" ? "held-out" : "support"} normal image${n === 1 ? "" : "s"}).`;
-    drawChart(chart, study, low, high);
+    chart.setAttribute("aria-label", `Scores of ${n} normal images, this case at ${number(study.case.score)}, threshold at ${number(study.threshold)}.`);
+    redraw();
   };
   refresh();
   return { element: h("div", {}, control.element, said), refresh };
@@ -56,33 +58,28 @@ function range(study) {
 }
 
 /** Known images as ticks in two rows, the case as a line with a dot, the threshold as an edge. */
-function drawChart(canvas, study, low, high) {
-  const context = canvas.getContext("2d");
-  const { width, height } = canvas;
+function drawChart(context, ratio, study, low, high) {
+  const { width, height } = context.canvas;
+  const { normal_scores: normal, abnormal_scores: abnormal } = study.calibration;
   // A slider's thumb does not reach the ends of its track: the same inset keeps both in line.
-  const inset = 16;
+  const inset = 8 * ratio;
   const x = (value) => inset + ((value - low) / (high - low)) * (width - 2 * inset);
-  context.clearRect(0, 0, width, height);
+  const line = (at, thick, top = 0, tall = height) => context.fillRect(x(at) - (thick * ratio) / 2, top, thick * ratio, tall);
   context.fillStyle = themeColour("--abnormal");
   context.fillRect(x(study.threshold), 0, width, height);
-  const rows = [[study.calibration.normal_scores, "--normal-text"], [study.calibration.abnormal_scores ?? [], "--abnormal-text"]];
-  const tall = rows[1][0].length ? (height - 20) / 2 : height - 20;
+  const rows = [[normal, "--normal-text"], [abnormal ?? [], "--abnormal-text"]].filter(([scores]) => scores.length);
+  const tall = (height - 6 * ratio) / rows.length;
   rows.forEach(([scores, name], row) => {
     context.fillStyle = themeColour(name);
     context.globalAlpha = Math.max(0.25, Math.min(0.8, 30 / scores.length));
-    for (const score of scores) context.fillRect(x(score) - 1.5, 10 + row * tall, 3, tall - 6);
+    for (const score of scores) line(score, 1.5, 4 * ratio + row * tall, tall - 2 * ratio);
   });
   context.globalAlpha = 1;
   context.fillStyle = themeColour("--text");
-  context.fillRect(x(study.threshold) - 1.5, 0, 3, height);
+  line(study.threshold, 1.5);
   context.fillStyle = themeColour("--accent");
-  context.fillRect(x(study.case.score) - 2, 0, 4, height);
+  line(study.case.score, 2);
   context.beginPath();
-  context.arc(x(study.case.score), height / 2, 9, 0, 7);
+  context.arc(x(study.case.score), height / 2, 4.5 * ratio, 0, 7);
   context.fill();
-  canvas.setAttribute(
-    "aria-label",
-    `Scores of ${study.calibration.normal_scores.length} normal images, this case at ${number(study.case.score)}, ` +
-      `threshold at ${number(study.threshold)}.`,
-  );
 }

@@ -1,0 +1,266 @@
+import csv
+import json
+import sys
+
+import numpy as np
+import pytest
+from PIL import Image as Pillow
+
+import recap
+from recap.cli.report import report_command
+from recap.errors import InputError
+from recap.scoring.bundle import read_card
+from recap.scoring.explain import explain
+from scored_folders import Page
+
+
+@pytest.fixture
+def images(domains):
+    return domains[0].root / "test" / "Ungood" / "img"
+
+
+def table(out):
+    with (out / "scores.csv").open(newline="", encoding="utf-8") as file:
+        return {row["case"]: row for row in csv.DictReader(file)}
+
+
+def times(folder):
+    return {path: path.stat().st_mtime_ns for path in folder.rglob("*.*")}
+
+
+@pytest.fixture
+def reported(command, bundle, images, tmp_path):
+    out = tmp_path / "out"
+    result = command("score", bundle, images, "--out", out, "--report")
+    assert result.code == 0, result.err
+    assert f"Report: {out}/report.html" in result.out
+    return out
+
+
+def test_a_report_with_pictures_and_why(reported, bundle, images):
+    text = (reported / "report.html").read_text()
+    Page(text)
+    detector = recap.load(bundle)
+    for name in table(reported):
+        found = explain(detector, images / name)
+        why = json.loads((reported / f"why/{name}.json").read_text())
+        assert why["nearest"]["origin"]["name"] == found.nearest.origin.name
+        assert why["map_value"] == found.map_value
+        assert found.nearest.origin.name in text
+        for kind in ("previews", "preview_maps"):
+            with Pillow.open(reported / kind / f"{name}.png") as picture:
+                assert picture.size == (70, 70)
+    manifest = json.loads((reported / "manifest.json").read_text())
+    assert {"hash", "open", "score", "write", "draw", "previews"} <= manifest["stages"].keys()
+    assert manifest["runtime"]["runtime"] == "torch"
+    assert "torch" in manifest["versions"]
+    assert len(manifest["sha256"]["scores.csv"]) == 64
+
+
+def test_a_report_can_come_later_and_again(command, bundle, images, tmp_path, capsys):
+    out = tmp_path / "out"
+    command("score", bundle, images, "--out", out)
+    maps = times(out / "maps")
+    assert not (out / "previews").exists()
+    assert command("score", bundle, images, "--out", out, "--report").code == 0
+    assert times(out / "maps") == maps
+    page, previews = (out / "report.html").read_bytes(), times(out / "previews")
+    command("score", bundle, images, "--out", out, "--report")
+    assert times(out / "previews") == previews
+    # The folder is all that the page needs.
+    (out / "report.html").unlink()
+    report_command(out)
+    assert capsys.readouterr().out == f"{out}/report.html\n"
+    assert len((out / "report.html").read_bytes()) == pytest.approx(len(page), rel=0.01)
+
+
+def test_report_needs_a_scored_folder(tmp_path):
+    with pytest.raises(InputError, match="holds no results"):
+        report_command(tmp_path)
+
+
+def test_a_volume_shows_its_highest_slice(command, bundle, tmp_path):
+    nibabel = pytest.importorskip("nibabel")
+    voxels = np.random.default_rng(0).random((24, 20, 5)).astype(np.float32)
+    nibabel.save(nibabel.Nifti1Image(voxels, np.diag([1.0, 1.0, 3.0, 1.0])), tmp_path / "v.nii.gz")
+    out = tmp_path / "out"
+    assert command("score", bundle, tmp_path / "v.nii.gz", "--out", out, "--report").code == 0
+    with (out / "images/v.nii.gz.csv").open(newline="") as file:
+        scores = [float(line["score"]) for line in csv.DictReader(file)]
+    why = json.loads((out / "why/v.nii.gz.json").read_text())
+    assert (why["image"], why["images"]) == (int(np.argmax(scores)), 5)
+    assert why["score"] == pytest.approx(max(scores), rel=1e-6)
+    assert f"Slice {why['image'] + 1} of 5" in (out / "report.html").read_text()
+
+
+def test_a_slide_is_shown_whole(command, bundle, tmp_path):
+    pytest.importorskip("openslide")
+    pytest.importorskip("tifffile")
+    from slide_files import PINK, blank, write_slide
+
+    pixels = blank(1100, 1900)
+    pixels[520:1030, 600:1500] = PINK
+    write_slide(tmp_path / "s.tiff", pixels)
+    out = tmp_path / "out"
+    result = command("score", bundle, tmp_path / "s.tiff", "--out", out, "--report")
+    assert result.code == 0, result.err
+    why = json.loads((out / "why/s.tiff.json").read_text())
+    assert why["shown_hw"] == [1100, 1900]
+    map = np.load(out / "maps/s.tiff.npy")
+    step = float(table(out)["s.tiff"]["map_step_px"])
+    x, y = why["xy_px"]
+    # The tile with the highest score need not have the highest value, but was looked at.
+    assert np.isfinite(map[int(y / step), int(x / step)])
+    for kind in ("previews", "preview_maps"):
+        with Pillow.open(out / kind / "s.tiff.png") as picture:
+            assert picture.size == (512, round(512 * 1100 / 1900))
+    assert "The whole slide" in (out / "report.html").read_text()
+
+
+def test_parquet_is_the_table_with_types(command, bundle, images, tmp_path):
+    parquet = pytest.importorskip("pyarrow.parquet")
+    bad = tmp_path / "=bad.png"
+    bad.write_bytes(b"nothing")
+    out = tmp_path / "out"
+    result = command("score", bundle, images, bad, "--out", out, "--parquet")
+    assert result.code == 1  # the bad file
+    read = parquet.read_table(out / "scores.parquet").to_pylist()
+    rows = table(out)
+    assert [row["case"] for row in read] == list(rows)
+    for row in read:
+        text = rows[row["case"]]
+        assert list(row) == list(text)
+        assert row["status"] == text["status"]
+        if row["status"] == "ok":
+            assert row["score"] == float(text["score"])
+            assert row["regions"] == int(text["regions"])
+            assert row["in_domain"] in (True, False, None)
+        else:
+            assert row["score"] is row["regions"] is None
+            assert "=bad.png" in row["error"]
+    assert len(json.loads((out / "manifest.json").read_text())["sha256"]) == 2
+
+
+def test_a_missing_package_is_told_before_the_work(command, bundle, images, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    result = command("score", bundle, images, "--out", tmp_path / "out", "--parquet")
+    assert result.code == 2
+    assert "recap-ad[tables]" in result.err
+    assert not (tmp_path / "out").exists()
+
+
+def test_thumbnails_are_kept_only_if_asked_for(command, brain_folders, images, tiny, tmp_path):
+    for name, options in (("without", []), ("with", ["--keep-thumbnails"])):
+        result = command("fit", *brain_folders, "--out", tmp_path / name, *tiny, *options)
+        assert result.code == 0, result.err
+        assert ("images of patients" in result.out) == bool(options)
+    assert not (tmp_path / "without" / "support").exists()
+    assert read_card(tmp_path / "without").thumbnails == 0
+    assert read_card(tmp_path / "with").thumbnails == 3
+    files = sorted(path.name for path in (tmp_path / "with" / "support").iterdir())
+    assert files == [f"{number:06d}.png" for number in range(3)]
+    # Saved again, as `recap calibrate` does, they stay; saved elsewhere, they do not.
+    detector = recap.load(tmp_path / "with")
+    detector.save(tmp_path / "kept", keep=tmp_path / "with")
+    detector.save(tmp_path / "alone")
+    assert read_card(tmp_path / "kept").thumbnails == 3
+    assert read_card(tmp_path / "alone").thumbnails == 0
+    assert not (tmp_path / "alone" / "support").exists()
+    out = tmp_path / "out"
+    command("score", tmp_path / "with", images, "--out", out, "--report")
+    assert "Support image" in (out / "report.html").read_text()
+
+
+def test_zero_shot_has_no_thumbnails_to_keep(command, domains, tiny, tmp_path):
+    options = ["--sources", domains[0].root.parent, "--target", "Brain", "--keep-thumbnails"]
+    result = command("fit", *options, "--out", tmp_path / "z", *tiny)
+    assert result.code == 2
+    assert "--keep-thumbnails cannot stand beside" in result.err
+
+
+@pytest.fixture
+def second(domains, tiny_folder, tmp_path):
+    """Another detector on the same encoder."""
+    settings = recap.resolve_settings(encoder={"name": str(tiny_folder), "input_px": 70})
+    recap.fit(domains[1].root / "valid" / "good", settings=settings).save(tmp_path / "chest.recap")
+    return tmp_path / "chest.recap"
+
+
+def test_several_detectors_see_an_image_once(
+    command, bundle, second, images, tmp_path, monkeypatch
+):
+    from recap.encoders.vit import Encoder
+
+    encoded, original = [], Encoder.compute_taps
+    monkeypatch.setattr(
+        Encoder, "compute_taps", lambda self, x: encoded.append(len(x)) or original(self, x)
+    )
+    out = tmp_path / "out"
+    result = command("score", bundle, second, images, "--out", out)
+    assert result.code == 0, result.err
+    assert sum(encoded) == 2  # two images, two detectors
+    for path, name in ((bundle, "brain"), (second, "chest")):
+        alone = tmp_path / f"{name}-alone"
+        command("score", path, images, "--out", alone)
+        assert table(out / name) == table(alone)
+        assert f"{out / name}/scores.csv" in result.out
+
+
+def test_detectors_of_one_name_are_refused(command, bundle, images, tmp_path):
+    other = tmp_path / "brain.recap"
+    recap.load(bundle).save(other)
+    result = command("score", bundle, other, images, "--out", tmp_path / "out")
+    assert result.code == 2
+    assert "Two detectors are called 'brain'" in result.err
+
+
+def test_something_must_be_scored(command, bundle, tmp_path):
+    result = command("score", bundle, "--out", tmp_path / "out")
+    assert result.code == 2
+    assert "Say what to score" in result.err
+
+
+def test_ignored_places_are_in_no_region(command, bundle, images, tmp_path):
+    masks = tmp_path / "masks"
+    masks.mkdir()
+    for image in images.iterdir():
+        Pillow.fromarray(np.full((70, 70), 255, np.uint8)).save(masks / image.name)
+    out = tmp_path / "out"
+    assert command("score", bundle, images, "--out", out, "--ignore", masks).code == 0
+    assert {row["regions"] for row in table(out).values()} == {"0"}
+    again = command("score", bundle, images, "--out", out)
+    assert "other ignore masks" in again.err
+
+
+def test_a_runtime_can_be_chosen(command, bundle, images, tmp_path):
+    out = tmp_path / "out"
+    assert command("score", bundle, images, "--out", out, "--runtime", "torch").code == 0
+    runtime = json.loads((out / "manifest.json").read_text())["runtime"]
+    assert (runtime["runtime"], runtime["why"]) == ("torch", "asked for")
+    wrong = command("score", bundle, images, "--out", out, "--runtime", "abacus")
+    assert wrong.code == 2
+    assert "'abacus'" in wrong.err
+
+
+def test_dicom_results_of_dicom_files(command, bundle, images, tmp_path):
+    pytest.importorskip("highdicom")
+    from dicom_files import save_dicom
+
+    given = tmp_path / "given"
+    given.mkdir()
+    pixels = np.random.default_rng(0).integers(0, 4000, (32, 40), np.uint16)
+    save_dicom(given / "one.dcm", pixels)
+    (given / "two.png").write_bytes(next(images.iterdir()).read_bytes())
+    out = tmp_path / "out"
+    assert command("score", bundle, given, "--out", out).code == 0
+    # Asked for later, they are made then; a picture has none.
+    result = command("score", bundle, given, "--out", out, "--dicom")
+    assert result.code == 0, result.err
+    assert "DICOM results of 1 cases" in result.out
+    assert [path.name for path in (out / "dicom").iterdir()] == ["one.dcm"]
+    assert (out / "dicom/one.dcm/report.dcm").is_file()
+    before = times(out / "dicom")
+    assert (
+        "DICOM results of 0 cases" in command("score", bundle, given, "--out", out, "--dicom").out
+    )
+    assert times(out / "dicom") == before

@@ -1,0 +1,114 @@
+"""The DICOMweb client against a server of a few lines; test_orthanc.py has a real one."""
+
+import json
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+pytest.importorskip("dicomweb_client")
+
+from pacs_images import study
+from recap.errors import InputError, SettingsError
+from recap.pacs.dicomweb import DicomWeb
+from recap.pacs.send import SendError, WebArchive
+
+
+class Answers(BaseHTTPRequestHandler):
+    """Answers every request with the server's status and body, and keeps what it saw."""
+
+    def do_GET(self):
+        self.server.seen.append((self.command, self.path, dict(self.headers)))
+        self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        body = json.dumps(self.server.body).encode()
+        self.send_response(self.server.status)
+        self.send_header("Content-Type", "application/dicom+json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    do_POST = do_GET  # noqa: N815
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.fixture
+def server():
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Answers)
+    server.status, server.body, server.seen = 200, {}, []
+    server.url = f"http://127.0.0.1:{server.server_port}/dicom-web"
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield server
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.fixture
+def image(tmp_path):
+    (dataset,) = study(1, slices=1)
+    dataset.save_as(tmp_path / "a.dcm", enforce_file_format=True)
+    return tmp_path / "a.dcm"
+
+
+def test_studies_are_found(server):
+    server.body = [
+        {
+            "0020000D": {"vr": "UI", "Value": ["1.2.3"]},
+            "00080020": {"vr": "DA", "Value": ["20240102"]},
+            "00080061": {"vr": "CS", "Value": ["CT", "SR"]},
+        }
+    ]
+    (found,) = DicomWeb(server.url, "secret").find_studies(PatientID="4711", limit=5)
+    assert found == {
+        "StudyInstanceUID": "1.2.3",
+        "StudyDate": "20240102",
+        "StudyDescription": "",
+        "ModalitiesInStudy": "CT\\SR",
+    }
+    method, path, headers = server.seen[0]
+    assert method == "GET"
+    assert path.startswith("/dicom-web/studies?")
+    assert "PatientID=4711" in path
+    assert "limit=5" in path
+    assert headers["Authorization"] == "Bearer secret"
+
+
+def test_what_is_stored_and_what_is_refused(server, image):
+    assert DicomWeb(server.url).store([image, image]) == 2
+    assert WebArchive(server.url).send(image) == "stored"
+    server.body = {"00081198": {"vr": "SQ", "Value": [{"00081197": {"vr": "US", "Value": [272]}}]}}
+    assert WebArchive(server.url).send(image) == "refused"
+    server.status = 409
+    assert WebArchive(server.url).send(image) == "refused"
+
+
+@pytest.mark.parametrize("status", [401, 503])
+def test_an_archive_that_fails_is_tried_again_later(server, image, status):
+    server.status = status
+    with pytest.raises(SendError, match=f"answered {status}"):
+        WebArchive(server.url).send(image)
+
+
+def test_errors_do_not_repeat_the_query(server):
+    server.status = 500
+    with pytest.raises(InputError) as error:
+        DicomWeb(server.url).find_studies(PatientName="Secret^Person")
+    assert "Secret" not in str(error.value)
+    assert server.url in str(error.value)
+
+
+def test_an_archive_that_is_not_there():
+    with pytest.raises(InputError, match="is not there"):
+        DicomWeb("http://127.0.0.1:9/dicom-web").find_studies()
+
+
+@pytest.mark.parametrize("url", ["localhost:8042", "ftp://host/", "http:///x"])
+def test_addresses_are_checked(url):
+    with pytest.raises(SettingsError, match="is no address"):
+        DicomWeb(url)
+
+
+def test_a_token_is_not_sent_in_the_open():
+    with pytest.raises(SettingsError, match="only sent over https"):
+        DicomWeb("http://pacs.example.org/dicom-web", "secret")

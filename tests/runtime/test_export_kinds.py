@@ -1,0 +1,86 @@
+"""Every kind of detector becomes a graph, and int8 says what it changes."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import recap
+from recap.config import Settings
+from recap.data.benchmark import Domain
+from recap.errors import InputError
+from recap.runtime.export import export_bundle
+from recap.runtime.record import exports
+from recap.scoring.detector import Detector
+from recap.training.zeroshot import fit_zero_shot
+
+pytestmark = pytest.mark.slow
+EXTRAS = ("onnxscript", "onnxruntime", "openvino")
+
+
+def fit_on(domain: Domain, settings: Settings, abnormal: bool = True) -> Detector:
+    valid = domain.root / "valid"
+    diseased = valid / "Ungood" / "img" if abnormal else None
+    return recap.fit(valid / "good" / "img", diseased, settings=settings)
+
+
+@pytest.mark.parametrize("kind", ["write-back", "zero-shot", "normal-only", "static", "tokens"])
+def test_every_kind_is_exported(
+    kind: str,
+    phantoms: list[Domain],
+    small_settings: Callable[..., Settings],
+    tmp_path: Path,
+    pictures: list[np.ndarray],
+) -> None:
+    for package in EXTRAS:
+        pytest.importorskip(package, reason="the extras onnx and openvino are not installed")
+    if kind == "zero-shot":
+        detector = fit_zero_shot(phantoms[:1], small_settings())
+    elif kind in ("static", "tokens"):
+        detector = fit_on(phantoms[0], small_settings(model={"conditioning": kind}))
+    else:
+        preset = "paper" if kind == "write-back" else "fast"
+        detector = fit_on(phantoms[0], small_settings(preset), kind != "normal-only")
+    bundle = tmp_path / "kind.recap"
+    detector.save(bundle)
+    for target in ("onnx", "openvino"):
+        record = export_bundle(detector, bundle, target)
+        assert max(record.largest_difference.values()) <= 1e-4
+        graph = recap.load(bundle, runtime=target)
+        for picture in pictures:
+            expected, seen = detector.score(picture), graph.score(picture)
+            assert seen.score == pytest.approx(expected.score, abs=1e-4)
+            assert np.abs(seen.map - expected.map).max() < 1e-4
+            for branch in ("score_prototype", "score_memory", "drift"):
+                missing = getattr(expected, branch) is None
+                assert (getattr(seen, branch) is None) == missing
+
+
+def test_int8_measures_what_it_changes(
+    exported: Path, phantoms: list[Domain], tmp_path: Path, pictures: list[np.ndarray]
+) -> None:
+    import shutil
+
+    pytest.importorskip("nncf", reason="the extra openvino is not installed")
+    bundle = shutil.copytree(exported, tmp_path / "int8.recap")
+    images = phantoms[0].root / "valid"
+    record = export_bundle(recap.load(bundle), bundle, "openvino", calibration=images)
+    assert record.runtime == "openvino-int8"
+    assert exports(bundle)["openvino-int8"] == record
+    assert record.int8 is not None
+    assert record.int8["calibration"]["images"] >= 4
+    change = record.int8["built_in"]["largest_change_of_score"]
+    assert 0 < change == record.largest_difference["score"] < 0.2
+    assert record.int8["built_in"]["mean_change_of_score"] <= change
+    detector = recap.load(bundle, runtime="openvino-int8")
+    expected = recap.load(bundle)
+    for picture in pictures:
+        assert abs(detector.score(picture).score - expected.score(picture).score) < 0.2
+    assert recap.load(bundle, runtime="auto").runtime.name != "openvino-int8"
+
+
+def test_too_few_calibration_images_are_told(saved: Path, phantoms: list[Domain]) -> None:
+    folder = phantoms[1].root / "test" / "good"
+    with pytest.raises(InputError, match="has 2 images; int8 needs 4"):
+        export_bundle(recap.load(saved), saved, "openvino", calibration=folder)
