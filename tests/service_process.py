@@ -62,6 +62,12 @@ class ServiceProcess:
         self.process.kill()
         self.process.wait()
 
+    def __enter__(self) -> "ServiceProcess":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+
     def stop(self) -> int:
         """SIGTERM; returns the exit code."""
         self.process.terminate()

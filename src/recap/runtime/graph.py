@@ -69,7 +69,7 @@ def with_plain_flags(model: Scorer) -> Scorer:
         for name, value in list(module._buffers.items()):
             if value is not None and value.dtype == torch.bool and value.dim() == 0:
                 del module._buffers[name]
-                setattr(module, name, bool(value))
+                setattr(module, name, value)
     return copied
 
 

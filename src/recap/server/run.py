@@ -1,6 +1,7 @@
 """Serving the application until a signal comes."""
 
 import logging
+import signal
 import socket
 import sys
 from typing import Any
@@ -23,8 +24,10 @@ class _Server(uvicorn.Server):
         self._told = stopping
 
     def handle_exit(self, sig: int, frame: Any) -> None:
+        """Come to a good end, and do not die of the signal after it."""
         self._told.set()
-        super().handle_exit(sig, frame)
+        self.force_exit = self.should_exit and sig == signal.SIGINT
+        self.should_exit = True
 
 
 def run_server(settings: ServerSettings) -> None:
