@@ -3,21 +3,26 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+LIGHT := $(VENV)/.installed-for-demo
 
-.PHONY: install weights demo test test-fast lint bench clean
+.PHONY: install demo test test-fast lint bench clean
 
 install: $(STAMP)
 
 $(STAMP): pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	touch $@ $(LIGHT)
+
+# The demo needs little of it all; who only wants to look should not wait for the rest.
+$(LIGHT): pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[demo]'
 	touch $@
 
-# The default encoder, about 88 MB; kept in the user's cache.
-weights: install
+# The default encoder, about 88 MB, is kept in the user's cache.
+demo: $(LIGHT)
 	$(BIN)/recap weights pull dinov2-small
-
-demo: weights
 	$(BIN)/recap demo --out demo-out
 
 # Tests that need the encoder's weights are skipped, saying so, if they cannot be had.

@@ -22,6 +22,16 @@ def open_fit(page, pictures):
     ).to_have_count(3)
 
 
+def fit(page, name):
+    """Start the fit and wait for its card."""
+    page.get_by_label("Name").fill(name)
+    page.get_by_label("Epochs").fill("1")
+    page.get_by_role("button", name="Fit", exact=True).click()
+    card = page.get_by_role("article", name=name)
+    card.wait_for()
+    return card
+
+
 def test_fit_with_a_painted_mask_calibrate_and_use(page, service, pictures, domain):
     open_fit(page, pictures)
     first, second = pictures["valid-abnormal"][:2]
@@ -37,10 +47,7 @@ def test_fit_with_a_painted_mask_calibrate_and_use(page, service, pictures, doma
     mask = next((domain.root / "valid" / "Ungood" / "anomaly_mask").glob(f"{second.stem}.*"))
     page.get_by_label("Drop masks", exact=True).set_input_files(mask)
     expect(page.get_by_text(f"mask: {mask.name}")).to_be_visible()
-    page.get_by_label("Name").fill("from-browser")
-    page.get_by_label("Epochs").fill("1")
-    page.get_by_role("button", name="Fit", exact=True).click()
-    card = page.get_by_role("article", name="from-browser")
+    card = fit(page, "from-browser")
     expect(card).to_contain_text("3 normal, 2 abnormal")
     labels = page.evaluate("window.labels")
     assert any(label.startswith(("Encoding", "Training")) for label in labels), labels
@@ -61,17 +68,21 @@ def test_fit_with_a_painted_mask_calibrate_and_use(page, service, pictures, doma
     expect(card.get_by_text("Calibrated.")).to_be_visible()
     expect(card).to_contain_text("5 normal images, held-out")
 
+    use(page, card, "from-browser", pictures["test-abnormal"][0])
+
+
+def use(page, card, name, file):
+    """Score a file with a bundle at once."""
     card.get_by_role("button", name="Use it now").click()
-    expect(page.get_by_label("Bundle")).to_have_value("from-browser")
-    page.get_by_label("Drop an image, a volume or a study", exact=True).set_input_files(
-        pictures["test-abnormal"][0]
-    )
-    expect(page.locator(".pane-caption")).to_contain_text("from-browser")
-    _assert_nearest_is_shown(page)
+    expect(page.get_by_label("Bundle")).to_have_value(name)
+    page.get_by_label("Drop an image, a volume or a study", exact=True).set_input_files(file)
+    expect(page.locator(".pane-caption")).to_contain_text(name)
 
 
-def _assert_nearest_is_shown(page):
-    """A bundle fitted here keeps pictures of its support images, so it can show the patch."""
+def test_the_nearest_normal_patch_is_shown(page, pictures):
+    open_fit(page, pictures)
+    # A bundle fitted here keeps pictures of its support images.
+    use(page, fit(page, "with-pictures"), "with-pictures", pictures["test-abnormal"][1])
     canvas = page.locator(".pane canvas")
     page.get_by_text("Explain", exact=True).click()
     canvas.press("ArrowRight")

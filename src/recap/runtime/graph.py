@@ -40,10 +40,10 @@ def trace(model: Scorer) -> Any:
     """The graph as an exported program with a free batch size."""
     output_names(model)
     example, batch = _example(model, 2), torch.export.Dim("batch", min=1, max=4096)
-    graph = Graph(with_plain_flags(model)).eval()
     failure: Exception | None = None
     # Strict tracing follows what reads a batch's length as a number, but takes twice the time.
-    for strict in (False, True):
+    for prepare, strict in ((_as_it_is, False), (with_plain_flags, False), (_as_it_is, True)):
+        graph = Graph(prepare(model)).eval()
         try:
             with quiet():
                 return torch.export.export(
@@ -59,6 +59,10 @@ def trace(model: Scorer) -> Any:
     ) from failure
 
 
+def _as_it_is(model: Scorer) -> Scorer:
+    return model
+
+
 def with_plain_flags(model: Scorer) -> Scorer:
     """A copy, but for the encoder, whose saved yes-or-no values are no tensors any more.
 
@@ -69,7 +73,7 @@ def with_plain_flags(model: Scorer) -> Scorer:
         for name, value in list(module._buffers.items()):
             if value is not None and value.dtype == torch.bool and value.dim() == 0:
                 del module._buffers[name]
-                setattr(module, name, value)
+                setattr(module, name, bool(value))
     return copied
 
 

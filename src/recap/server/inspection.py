@@ -27,7 +27,8 @@ class Inspector:
     def __init__(self, memory_bytes: int) -> None:
         self.asked = 0
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "recap.server.inspector", str(memory_bytes)],
+            # Without -P, modules of the folder that the service runs in would be imported.
+            [sys.executable, "-P", "-m", "recap.server.inspector", str(memory_bytes)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,

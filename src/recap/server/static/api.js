@@ -39,7 +39,10 @@ export async function getJson(target) {
 }
 
 export async function send(method, target, body) {
-  const json = body === undefined ? {} : { headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) };
+  const json =
+    body === undefined
+      ? {}
+      : { headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) };
   return request(target, { method, ...json });
 }
 
@@ -49,7 +52,8 @@ export async function getMap(target) {
   const bytes = await response.arrayBuffer();
   const shape = (response.headers.get("X-Shape") || "").match(/\d+/g)?.map(Number) ?? [];
   const [height, width] = shape.slice(-2);
-  if (!height || height * width * 4 !== bytes.byteLength) throw new ApiError(-1, "The map arrived damaged. Open the result again.");
+  if (!height || height * width * 4 !== bytes.byteLength)
+    throw new ApiError(-1, "The map arrived damaged. Open the result again.");
   return { data: floats(bytes), height, width };
 }
 
@@ -114,17 +118,27 @@ async function request(target, options = {}, again = true) {
     await askForToken();
     return request(target, options, false);
   }
-  throw new ApiError(response.status, inWords(await response.text(), response.headers.get("Retry-After")));
+  throw new ApiError(
+    response.status,
+    inWords(await response.text(), response.headers.get("Retry-After")),
+  );
 }
 
 function uploadOnce(target, form, progress, signal) {
   return new Promise((resolve, reject) => {
     const call = new XMLHttpRequest();
     call.open("POST", target);
-    call.upload.onprogress = (event) => event.lengthComputable && progress(event.loaded / event.total);
+    call.upload.onprogress = (event) =>
+      event.lengthComputable && progress(event.loaded / event.total);
     call.onload = () => {
       if (call.status >= 200 && call.status < 300) resolve(JSON.parse(call.responseText));
-      else reject(new ApiError(call.status, inWords(call.responseText, call.getResponseHeader("Retry-After"))));
+      else
+        reject(
+          new ApiError(
+            call.status,
+            inWords(call.responseText, call.getResponseHeader("Retry-After")),
+          ),
+        );
     };
     call.onerror = () => reject(new ApiError(0));
     call.onabort = () => reject(new DOMException("Cancelled", "AbortError"));
@@ -140,12 +154,14 @@ function inWords(text, retryAfter) {
     const body = JSON.parse(text);
     const said = body.detail ?? body.error ?? body.message ?? "";
     if (typeof said === "string") reason = said;
-    else if (Array.isArray(said)) reason = said.map((one) => `${(one.loc ?? []).slice(1).join(" ")}: ${one.msg}`).join("; ");
+    else if (Array.isArray(said))
+      reason = said.map((one) => `${(one.loc ?? []).slice(1).join(" ")}: ${one.msg}`).join("; ");
     else reason = said.message ?? "";
   } catch {
     reason = "";
   }
-  if (reason && retryAfter && /^\d+$/.test(retryAfter)) reason += ` (Try again in ${retryAfter} s.)`;
+  if (reason && retryAfter && /^\d+$/.test(retryAfter))
+    reason += ` (Try again in ${retryAfter} s.)`;
   return reason;
 }
 
@@ -153,5 +169,7 @@ function inWords(text, retryAfter) {
 function floats(bytes) {
   if (new Uint8Array(new Uint16Array([1]).buffer)[0] === 1) return new Float32Array(bytes);
   const view = new DataView(bytes);
-  return Float32Array.from({ length: bytes.byteLength / 4 }, (_, i) => view.getFloat32(4 * i, true));
+  return Float32Array.from({ length: bytes.byteLength / 4 }, (_, i) =>
+    view.getFloat32(4 * i, true),
+  );
 }

@@ -19,17 +19,20 @@ function show() {
   document.title = "recap";
   document.body.dataset.page = page;
   for (const link of document.querySelectorAll("nav a")) {
-    if (link.hash === `#/${page}` || (page === "job" && link.hash === "#/results")) link.setAttribute("aria-current", "page");
+    if (link.hash === `#/${page}` || (page === "job" && link.hash === "#/results"))
+      link.setAttribute("aria-current", "page");
     else link.removeAttribute("aria-current");
   }
-  if (page === "job" && id) leave = openStage(root, id, index === undefined ? undefined : Number(index));
+  if (page === "job" && id)
+    leave = openStage(root, id, index === undefined ? undefined : Number(index));
   else leave = (PAGES[page] ?? openScore)(root);
 }
 
 function setUpTheme() {
   const button = document.getElementById("theme-button");
   const dark = matchMedia("(prefers-color-scheme: dark)");
-  const isDark = () => (document.documentElement.dataset.theme ?? (dark.matches ? "dark" : "light")) === "dark";
+  const isDark = () =>
+    (document.documentElement.dataset.theme ?? (dark.matches ? "dark" : "light")) === "dark";
   const chosen = localStorage.getItem("recap-theme");
   if (chosen) document.documentElement.dataset.theme = chosen;
   const refresh = () => button.setAttribute("aria-pressed", String(isDark()));
@@ -77,17 +80,37 @@ function setUpToken() {
 }
 
 const KEYS = [
-  ["Up, Down", "previous, next slice (with Explain: move the cross)"], ["Page Up, Page Down", "ten slices"], ["Home, End", "first, last slice"],
-  ["Wheel", "slices of a volume, zoom of a picture; with Ctrl always zoom"], ["+  −  0", "zoom in, out, fit"], ["Shift + arrows", "move the picture"],
-  ["[  ]", "less, more window width"], [",  .", "window level up, down"], ["N, P", "next, previous region"], ["M, O", "map, outlines on and off"],
-  ["Enter", "nearest normal patch at the cross"], ["Drag", "window and level, or move; Shift or right button always moves"],
+  ["Up, Down", "previous, next slice (with Explain: move the cross)"],
+  ["Page Up, Page Down", "ten slices"],
+  ["Home, End", "first, last slice"],
+  ["Wheel", "slices of a volume, zoom of a picture; with Ctrl always zoom"],
+  ["+  −  0", "zoom in, out, fit"],
+  ["Shift + arrows", "move the picture"],
+  ["[  ]", "less, more window width"],
+  [",  .", "window level up, down"],
+  ["N, P", "next, previous region"],
+  ["M, O", "map, outlines on and off"],
+  ["Enter", "nearest normal patch at the cross"],
+  ["Drag", "window and level, or move; Shift or right button always moves"],
 ];
 
 function setUpKeys() {
   const dialog = document.getElementById("keys-dialog");
-  fill(dialog, h("h2", { id: "keys-title", text: "Keyboard and mouse" }), h("p", { class: "quiet-text", text: "Keys work while the picture has the focus." }),
-    h("dl", { class: "keys" }, KEYS.flatMap(([key, does]) => [h("dt", { text: key }), h("dd", { text: does })])),
-    h("form", { method: "dialog", class: "row end" }, h("button", { class: "primary", text: "Close" })));
+  fill(
+    dialog,
+    h("h2", { id: "keys-title", text: "Keyboard and mouse" }),
+    h("p", { class: "quiet-text", text: "Keys work while the picture has the focus." }),
+    h(
+      "dl",
+      { class: "keys" },
+      KEYS.flatMap(([key, does]) => [h("dt", { text: key }), h("dd", { text: does })]),
+    ),
+    h(
+      "form",
+      { method: "dialog", class: "row end" },
+      h("button", { class: "primary", text: "Close" }),
+    ),
+  );
   document.getElementById("keys-button").addEventListener("click", () => dialog.showModal());
 }
 

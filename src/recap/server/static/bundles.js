@@ -11,7 +11,10 @@ export function openBundles(root) {
   fill(root, page);
   const load = async () => {
     try {
-      fill(list, (await getJson(address("bundles"))).map((bundle) => bundleCard(bundle, load)));
+      fill(
+        list,
+        (await getJson(address("bundles"))).map((bundle) => bundleCard(bundle, load)),
+      );
     } catch (error) {
       fill(list, problem(error));
     }
@@ -24,37 +27,88 @@ export function openBundles(root) {
 export function bundleCard(bundle, onChange) {
   const work = h("div", { class: "status", "aria-live": "polite" });
   const facts = h("dl", { class: "facts" });
-  const show = (shown) => fill(facts, factsOf(shown).map(([name, value]) => h("div", {}, h("dt", { text: name }), h("dd", { text: value }))));
+  const show = (shown) =>
+    fill(
+      facts,
+      factsOf(shown).map(([name, value]) =>
+        h("div", {}, h("dt", { text: name }), h("dd", { text: value })),
+      ),
+    );
   show(bundle);
-  const use = h("button", { type: "button", class: "primary", text: "Use it now", onclick: () => {
-    localStorage.setItem("recap-bundle", bundle.name);
-    location.hash = "#/score";
-  } });
-  const calibrate = h("button", { type: "button", text: bundle.calibration ? "Calibrate anew" : "Calibrate", "aria-expanded": "false", onclick: () => {
-    const isOpen = calibrate.getAttribute("aria-expanded") === "true";
-    calibrate.setAttribute("aria-expanded", String(!isOpen));
-    fill(work, !isOpen && calibrationForm(bundle, async () => {
-      calibrate.setAttribute("aria-expanded", "false");
-      show((await getJson(address("bundles"))).find((one) => one.name === bundle.name));
-      onChange();
-    }));
-  } });
-  const save = h("a", { class: "button plain", href: address("bundles", bundle.name, "download.zip"), download: "", text: "Download" });
-  return h("article", { class: "card", "aria-label": bundle.name }, h("h2", { text: bundle.name }),
-    h("p", { class: "quiet-text", text: bundle.statement ?? "" }), facts, h("div", { class: "row" }, use, calibrate, save), work);
+  const use = h("button", {
+    type: "button",
+    class: "primary",
+    text: "Use it now",
+    onclick: () => {
+      localStorage.setItem("recap-bundle", bundle.name);
+      location.hash = "#/score";
+    },
+  });
+  const calibrate = h("button", {
+    type: "button",
+    text: bundle.calibration ? "Calibrate anew" : "Calibrate",
+    "aria-expanded": "false",
+    onclick: () => {
+      const isOpen = calibrate.getAttribute("aria-expanded") === "true";
+      calibrate.setAttribute("aria-expanded", String(!isOpen));
+      fill(
+        work,
+        !isOpen &&
+          calibrationForm(bundle, async () => {
+            calibrate.setAttribute("aria-expanded", "false");
+            show((await getJson(address("bundles"))).find((one) => one.name === bundle.name));
+            onChange();
+          }),
+      );
+    },
+  });
+  const save = h("a", {
+    class: "button plain",
+    href: address("bundles", bundle.name, "download.zip"),
+    download: "",
+    text: "Download",
+  });
+  return h(
+    "article",
+    { class: "card", "aria-label": bundle.name },
+    h("h2", { text: bundle.name }),
+    h("p", { class: "quiet-text", text: bundle.statement ?? "" }),
+    facts,
+    h("div", { class: "row" }, use, calibrate, save),
+    work,
+  );
 }
 
 function factsOf({ mode, encoder, input_px: px, support, calibration }) {
-  const facts = [["Kind", mode], ["Encoder", px ? `${encoder}, ${px} px` : encoder]];
+  const facts = [
+    ["Kind", mode],
+    ["Encoder", px ? `${encoder}, ${px} px` : encoder],
+  ];
   if (support) facts.push(["Fitted on", `${support.normal} normal, ${support.abnormal} abnormal`]);
   if (!calibration) return [...facts, ["Calibration", "none"]];
-  return [...facts,
-    ["Calibration", `${count(calibration.normal_scores.length, "normal image")}, ${calibration.source}`],
-    ["Threshold", `${number(calibration.threshold)} at ${percent(calibration.fpr)} false positives`],
-    ...(calibration.operating_points ?? []).map((point) => [POINTS[point.name] ?? point.name, pointInWords(point)])];
+  return [
+    ...facts,
+    [
+      "Calibration",
+      `${count(calibration.normal_scores.length, "normal image")}, ${calibration.source}`,
+    ],
+    [
+      "Threshold",
+      `${number(calibration.threshold)} at ${percent(calibration.fpr)} false positives`,
+    ],
+    ...(calibration.operating_points ?? []).map((point) => [
+      POINTS[point.name] ?? point.name,
+      pointInWords(point),
+    ]),
+  ];
 }
 
-const POINTS = { fpr: "At this threshold", f1: "At the highest F1", youden: "Youden", sensitivity: "At the asked sensitivity" };
+const POINTS = {
+  fpr: "At this threshold",
+  f1: "At the highest F1",
+  youden: "Youden",
+  sensitivity: "At the asked sensitivity",
+};
 
 function pointInWords({ threshold, sensitivity, specificity }) {
   return `from ${number(threshold)}: sensitivity ${percent(sensitivity)}, specificity ${percent(specificity)}`;
@@ -64,8 +118,21 @@ function calibrationForm(bundle, onDone) {
   const chosen = { normals: [], abnormals: [] };
   const said = h("p", { class: "quiet-text", "aria-live": "polite" });
   const status = h("div");
-  const rate = h("input", { id: `fpr-${bundle.name}`, type: "number", min: 0.1, max: 99, step: 0.1, value: 5, required: true });
-  const start = h("button", { type: "submit", class: "primary", text: "Calibrate", disabled: true });
+  const rate = h("input", {
+    id: `fpr-${bundle.name}`,
+    type: "number",
+    min: 0.1,
+    max: 99,
+    step: 0.1,
+    value: 5,
+    required: true,
+  });
+  const start = h("button", {
+    type: "submit",
+    class: "primary",
+    text: "Calibrate",
+    disabled: true,
+  });
   const add = (role) => (files) => {
     chosen[role] = files;
     const n = chosen.normals.length;
@@ -76,7 +143,8 @@ function calibrationForm(bundle, onDone) {
     event.preventDefault();
     const form = new FormData();
     form.append("options", JSON.stringify({ fpr: Number(rate.value) / 100 }));
-    for (const role of ["normals", "abnormals"]) for (const file of chosen[role]) form.append(role, file, file.name);
+    for (const role of ["normals", "abnormals"])
+      for (const file of chosen[role]) form.append(role, file, file.name);
     const sent = submit(address("bundles", bundle.name, "calibrate"), form);
     fill(status, sent.element);
     try {
@@ -87,9 +155,32 @@ function calibrationForm(bundle, onDone) {
       fill(status, problem(error));
     }
   };
-  const element = h("form", { class: "calibrate", onsubmit: run },
-    h("p", { class: "quiet-text", text: "Give normal images that were not used for fitting, from the same scanners and kinds of patients. Abnormal images are optional; they add operating points and a probability." }),
-    h("div", { class: "fit-columns" }, dropzone({ title: "Drop normal images", onFiles: add("normals"), compact: true }), dropzone({ title: "Drop abnormal images (optional)", onFiles: add("abnormals"), compact: true })),
-    h("div", { class: "row" }, h("label", { for: rate.id, text: "False positives allowed, %" }), rate, start), said, status);
+  const element = h(
+    "form",
+    { class: "calibrate", onsubmit: run },
+    h("p", {
+      class: "quiet-text",
+      text: "Give normal images that were not used for fitting, from the same scanners and kinds of patients. Abnormal images are optional; they add operating points and a probability.",
+    }),
+    h(
+      "div",
+      { class: "fit-columns" },
+      dropzone({ title: "Drop normal images", onFiles: add("normals"), compact: true }),
+      dropzone({
+        title: "Drop abnormal images (optional)",
+        onFiles: add("abnormals"),
+        compact: true,
+      }),
+    ),
+    h(
+      "div",
+      { class: "row" },
+      h("label", { for: rate.id, text: "False positives allowed, %" }),
+      rate,
+      start,
+    ),
+    said,
+    status,
+  );
   return element;
 }

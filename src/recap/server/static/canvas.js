@@ -80,7 +80,11 @@ export class Pane {
     const fit = Math.min(this.canvas.width / width, this.canvas.height / height) * 0.98;
     const scale = fit * this.view.zoom;
     const [x, y] = this.view.centre;
-    return { scale, left: this.canvas.width / 2 - x * width * scale, top: this.canvas.height / 2 - y * height * scale };
+    return {
+      scale,
+      left: this.canvas.width / 2 - x * width * scale,
+      top: this.canvas.height / 2 - y * height * scale,
+    };
   }
 
   /** A place on the screen in picture pixels. */
@@ -88,7 +92,10 @@ export class Pane {
     const box = this.canvas.getBoundingClientRect();
     const ratio = this.canvas.width / box.width;
     const { scale, left, top } = this.transform();
-    return [((clientX - box.left) * ratio - left) / scale, ((clientY - box.top) * ratio - top) / scale];
+    return [
+      ((clientX - box.left) * ratio - left) / scale,
+      ((clientY - box.top) * ratio - top) / scale,
+    ];
   }
 
   /** The map's value at a picture pixel, or null outside. */
@@ -179,7 +186,12 @@ export class Pane {
     const [x, y] = [this.view.cursor[0] * width, this.view.cursor[1] * height];
     const path = new Path2D();
     const [near, far] = [5 / scale, 16 / scale];
-    for (const [dx, dy] of [[1, 0], [-1, 0], [0, 1], [0, -1]]) {
+    for (const [dx, dy] of [
+      [1, 0],
+      [-1, 0],
+      [0, 1],
+      [0, -1],
+    ]) {
       path.moveTo(x + dx * near, y + dy * near);
       path.lineTo(x + dx * far, y + dy * far);
     }

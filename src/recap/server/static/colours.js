@@ -3,14 +3,22 @@
 export const OUTLINE = "rgb(0, 229, 255)";
 const MAX_OPACITY = 0.8;
 const ANCHORS = [
-  [10, 6, 24], [50, 18, 92], [110, 28, 110], [170, 40, 90],
-  [216, 72, 52], [244, 124, 32], [252, 180, 48], [252, 232, 104],
+  [10, 6, 24],
+  [50, 18, 92],
+  [110, 28, 110],
+  [170, 40, 90],
+  [216, 72, 52],
+  [244, 124, 32],
+  [252, 180, 48],
+  [252, 232, 104],
 ];
 
 const TABLE = Array.from({ length: 256 }, (_, value) => {
   const place = (value / 255) * (ANCHORS.length - 1);
   const low = Math.min(Math.floor(place), ANCHORS.length - 2);
-  return ANCHORS[low].map((from, c) => Math.round(from + (place - low) * (ANCHORS[low + 1][c] - from)));
+  return ANCHORS[low].map((from, c) =>
+    Math.round(from + (place - low) * (ANCHORS[low + 1][c] - from)),
+  );
 });
 
 /** A map as a picture whose opacity grows with the value, from none at the scale's low end. */
@@ -27,7 +35,10 @@ export function mapPicture({ data, width, height }, [low, high]) {
 
 /** Grey values through a window: what lies below is black, above white. Shares of the full range. */
 export function windowed(source, level, width) {
-  const table = Uint8ClampedArray.from({ length: 256 }, (_, v) => 255 * ((v / 255 - level) / width + 0.5));
+  const table = Uint8ClampedArray.from(
+    { length: 256 },
+    (_, v) => 255 * ((v / 255 - level) / width + 0.5),
+  );
   const shown = new ImageData(source.width, source.height);
   for (let i = 0; i < source.data.length; i += 4) {
     shown.data[i] = table[source.data[i]];

@@ -11,13 +11,17 @@ export function h(tag, properties = {}, ...children) {
     else if (name === "value" || name === "htmlFor") element[name] = value;
     else element.setAttribute(name, value === true ? "" : value);
   }
-  element.append(...children.flat().filter((child) => child !== null && child !== undefined && child !== false));
+  element.append(
+    ...children.flat().filter((child) => child !== null && child !== undefined && child !== false),
+  );
   return element;
 }
 
 /** Empty an element and fill it anew. */
 export function fill(element, ...children) {
-  element.replaceChildren(...children.flat().filter((child) => child !== null && child !== undefined && child !== false));
+  element.replaceChildren(
+    ...children.flat().filter((child) => child !== null && child !== undefined && child !== false),
+  );
   return element;
 }
 
@@ -37,7 +41,9 @@ export function announce(text) {
 /** A number in few digits, as the tables of recap have it. */
 export function number(value, digits = 3) {
   if (value === null || value === undefined || !Number.isFinite(value)) return "–";
-  return Math.abs(value) >= 1000 ? Math.round(value).toLocaleString("en") : String(Number(value.toPrecision(digits)));
+  return Math.abs(value) >= 1000
+    ? Math.round(value).toLocaleString("en")
+    : String(Number(value.toPrecision(digits)));
 }
 
 /** A share as a percentage. */
@@ -73,7 +79,16 @@ export function themeColour(name) {
 let lastId = 0;
 
 /** A slider with its label and value; `above` stands between them and the track. */
-export function slider({ label, min, max, step = "any", value, oninput, text = number, above = null }) {
+export function slider({
+  label,
+  min,
+  max,
+  step = "any",
+  value,
+  oninput,
+  text = number,
+  above = null,
+}) {
   const id = `slider-${++lastId}`;
   const shown = h("output", { for: id });
   const input = h("input", { type: "range", id, min, max, step, value });
@@ -87,7 +102,17 @@ export function slider({ label, min, max, step = "any", value, oninput, text = n
     oninput(Number(input.value));
   });
   set(value);
-  return { element: h("div", { class: "slider" }, h("label", { for: id, text: label }), shown, above ?? "", input), set };
+  return {
+    element: h(
+      "div",
+      { class: "slider" },
+      h("label", { for: id, text: label }),
+      shown,
+      above ?? "",
+      input,
+    ),
+    set,
+  };
 }
 
 /** What went wrong, in words, where the user looks. */

@@ -12,13 +12,39 @@ export function dropzone({ title, hint, onFiles, folder = true, accept, compact 
     input.value = "";
     if (files.length) onFiles(files);
   };
-  const files = h("input", { type: "file", id, class: "unseen", multiple: true, accept, "aria-label": title, onchange: () => take(files) });
-  const folders = folder && h("input", { type: "file", id: `${id}-folder`, class: "unseen", webkitdirectory: true, "aria-label": `${title}: a folder`, onchange: () => take(folders) });
-  const element = h("div", { class: compact ? "drop compact" : "drop" },
+  const files = h("input", {
+    type: "file",
+    id,
+    class: "unseen",
+    multiple: true,
+    accept,
+    "aria-label": title,
+    onchange: () => take(files),
+  });
+  const folders =
+    folder &&
+    h("input", {
+      type: "file",
+      id: `${id}-folder`,
+      class: "unseen",
+      webkitdirectory: true,
+      "aria-label": `${title}: a folder`,
+      onchange: () => take(folders),
+    });
+  const element = h(
+    "div",
+    { class: compact ? "drop compact" : "drop" },
     h("p", { class: "drop-title", text: title }),
     hint && h("p", { class: "quiet-text", text: hint }),
-    h("div", { class: "row centre" }, files, h("label", { for: id, class: "button", text: "Choose files" }),
-      folders, folder && h("label", { for: `${id}-folder`, class: "button plain", text: "Choose a folder" })));
+    h(
+      "div",
+      { class: "row centre" },
+      files,
+      h("label", { for: id, class: "button", text: "Choose files" }),
+      folders,
+      folder && h("label", { for: `${id}-folder`, class: "button plain", text: "Choose a folder" }),
+    ),
+  );
   acceptDrops(element, onFiles);
   return element;
 }
@@ -55,7 +81,8 @@ async function dropped(transfer) {
 async function walk(entry, above) {
   const path = above + entry.name;
   if (entry.name.startsWith(".")) return [];
-  if (entry.isFile) return [named(await new Promise((resolve, reject) => entry.file(resolve, reject)), path)];
+  if (entry.isFile)
+    return [named(await new Promise((resolve, reject) => entry.file(resolve, reject)), path)];
   const reader = entry.createReader();
   const found = [];
   for (;;) {

@@ -62,7 +62,10 @@ let turned = 0;
 function wheel(pane, event) {
   event.preventDefault();
   if (event.ctrlKey || event.metaKey || pane.study.case.images <= 1) {
-    pane.view.zoomBy(Math.exp(-event.deltaY / 400), shares(pane, pane.toPicture(event.clientX, event.clientY)));
+    pane.view.zoomBy(
+      Math.exp(-event.deltaY / 400),
+      shares(pane, pane.toPicture(event.clientX, event.clientY)),
+    );
     return;
   }
   turned += event.deltaY;

@@ -19,7 +19,9 @@ export function nearestPanel(study, view) {
       try {
         const found = await getJson(`${study.at("nearest")}?${query}`);
         const [picture] = await study.slice(view.slice);
-        const support = await getPicture(address("bundles", study.bundle.name, "support", `${found.index}.png`));
+        const support = await getPicture(
+          address("bundles", study.bundle.name, "support", `${found.index}.png`),
+        );
         if (mine !== turn) return;
         fill(content, pictures(picture, [x, y], support, found), layers(found));
         announce(`Nearest normal patch: ${found.support}, distance ${number(found.distance)}`);
@@ -30,19 +32,38 @@ export function nearestPanel(study, view) {
   };
 }
 
-const hint = () => h("p", { class: "quiet-text", text: "Click a place in the picture, or choose Explain and press Enter, to see the normal patch that is most like it." });
+const hint = () =>
+  h("p", {
+    class: "quiet-text",
+    text: "Click a place in the picture, or choose Explain and press Enter, to see the normal patch that is most like it.",
+  });
 
 function pictures(picture, here, support, found) {
-  const there = [found.x * (support.width / (found.size_hw?.[1] ?? support.width)), found.y * (support.height / (found.size_hw?.[0] ?? support.height))];
-  return h("div", { class: "nearest-pair" },
-    figure(marked(picture, here), "This patch", `at ${Math.floor(here[0])}, ${Math.floor(here[1])}`),
-    figure(marked(support, there), found.support, `distance ${number(found.distance)}`));
+  const there = [
+    found.x * (support.width / (found.size_hw?.[1] ?? support.width)),
+    found.y * (support.height / (found.size_hw?.[0] ?? support.height)),
+  ];
+  return h(
+    "div",
+    { class: "nearest-pair" },
+    figure(
+      marked(picture, here),
+      "This patch",
+      `at ${Math.floor(here[0])}, ${Math.floor(here[1])}`,
+    ),
+    figure(marked(support, there), found.support, `distance ${number(found.distance)}`),
+  );
 }
 
 function figure(canvas, title, note) {
   canvas.setAttribute("role", "img");
   canvas.setAttribute("aria-label", `${title}, ${note}`);
-  return h("figure", {}, canvas, h("figcaption", {}, h("b", { text: title, title }), h("span", { text: note })));
+  return h(
+    "figure",
+    {},
+    canvas,
+    h("figcaption", {}, h("b", { text: title, title }), h("span", { text: note })),
+  );
 }
 
 /** A picture, whole, with a ring around the place. */
@@ -52,7 +73,10 @@ function marked(bitmap, [x, y]) {
   const context = canvas.getContext("2d");
   const [left, top] = [CROP_PX - bitmap.width * scale, CROP_PX - bitmap.height * scale];
   context.drawImage(bitmap, left, top, 2 * bitmap.width * scale, 2 * bitmap.height * scale);
-  for (const [colour, width] of [["#000", 6], ["#fff", 3]]) {
+  for (const [colour, width] of [
+    ["#000", 6],
+    ["#fff", 3],
+  ]) {
     context.strokeStyle = colour;
     context.lineWidth = width;
     context.strokeRect(left + 2 * x * scale - 16, top + 2 * y * scale - 16, 32, 32);
@@ -64,14 +88,32 @@ function marked(bitmap, [x, y]) {
 function layers({ layers: found = [], parts = [], map_value: value }) {
   if (!found.length) return null;
   const longest = Math.max(...found.map((one) => one.distance), 1e-9);
-  const added = (layer) => parts.filter((part) => part.layer === layer).reduce((sum, part) => sum + part.amount, 0);
+  const added = (layer) =>
+    parts.filter((part) => part.layer === layer).reduce((sum, part) => sum + part.amount, 0);
   const head = ["Layer", "", "Distance", ...(parts.length ? ["Adds"] : [])];
-  const row = ({ layer, distance }) => h("tr", {}, h("th", { scope: "row", text: layer }),
-    h("td", {}, h("meter", { min: 0, max: longest, value: distance, "aria-hidden": "true" })),
-    h("td", { class: "figure", text: number(distance) }),
-    parts.length > 0 && h("td", { class: "figure", text: number(added(layer), 2) }));
-  return h("table", { class: "layers" },
-    parts.length > 0 && h("caption", { text: `Map value here ${number(value)}: the sum of what the layers add` }),
-    h("thead", {}, h("tr", {}, head.map((text) => h("th", { scope: "col", text })))),
-    h("tbody", {}, found.map(row)));
+  const row = ({ layer, distance }) =>
+    h(
+      "tr",
+      {},
+      h("th", { scope: "row", text: layer }),
+      h("td", {}, h("meter", { min: 0, max: longest, value: distance, "aria-hidden": "true" })),
+      h("td", { class: "figure", text: number(distance) }),
+      parts.length > 0 && h("td", { class: "figure", text: number(added(layer), 2) }),
+    );
+  return h(
+    "table",
+    { class: "layers" },
+    parts.length > 0 &&
+      h("caption", { text: `Map value here ${number(value)}: the sum of what the layers add` }),
+    h(
+      "thead",
+      {},
+      h(
+        "tr",
+        {},
+        head.map((text) => h("th", { scope: "col", text })),
+      ),
+    ),
+    h("tbody", {}, found.map(row)),
+  );
 }

@@ -40,8 +40,12 @@ export class Mask {
 
   /** 0 or 255 for every pixel: soft edges of strokes are cut at one half. */
   pixels() {
-    const { data } = this.drawn("#fff").getContext("2d").getImageData(0, 0, this.width, this.height);
-    return Uint8Array.from({ length: this.width * this.height }, (_, i) => (data[4 * i + 3] > 127 ? 255 : 0));
+    const { data } = this.drawn("#fff")
+      .getContext("2d")
+      .getImageData(0, 0, this.width, this.height);
+    return Uint8Array.from({ length: this.width * this.height }, (_, i) =>
+      data[4 * i + 3] > 127 ? 255 : 0,
+    );
   }
 
   /** A black and white PNG of the picture's own size. */
@@ -62,10 +66,22 @@ export function paint(bitmap, name, before) {
   return new Promise((resolve) => {
     const keep = h("button", { type: "button", class: "primary", text: "Keep mask" });
     const cancel = h("button", { type: "button", class: "quiet", text: "Cancel" });
-    const dialog = h("dialog", { class: "paint", "aria-label": `Paint the mask of ${name}` },
-      h("header", { class: "row between" }, h("h2", { text: `Mask of ${name}` }), h("div", { class: "row" }, cancel, keep)),
-      desk.tools(), desk.canvas,
-      h("p", { class: "quiet-text", text: "Paint what is abnormal. Keys: arrows move the brush, Space paints, Shift and arrows paint while moving, E erases, Ctrl+Z undoes." }));
+    const dialog = h(
+      "dialog",
+      { class: "paint", "aria-label": `Paint the mask of ${name}` },
+      h(
+        "header",
+        { class: "row between" },
+        h("h2", { text: `Mask of ${name}` }),
+        h("div", { class: "row" }, cancel, keep),
+      ),
+      desk.tools(),
+      desk.canvas,
+      h("p", {
+        class: "quiet-text",
+        text: "Paint what is abnormal. Keys: arrows move the brush, Space paints, Shift and arrows paint while moving, E erases, Ctrl+Z undoes.",
+      }),
+    );
     const end = (result) => {
       dialog.close();
       dialog.remove();
@@ -92,7 +108,15 @@ class Desk {
     this.bitmap = bitmap;
     this.mask = mask;
     this.size = Math.max(3, Math.round(Math.max(bitmap.width, bitmap.height) / 20));
-    this.canvas = h("canvas", { class: "desk", width: bitmap.width, height: bitmap.height, tabindex: 0, role: "application", "aria-roledescription": "painting area", "aria-label": "Mask" });
+    this.canvas = h("canvas", {
+      class: "desk",
+      width: bitmap.width,
+      height: bitmap.height,
+      tabindex: 0,
+      role: "application",
+      "aria-roledescription": "painting area",
+      "aria-label": "Mask",
+    });
     // As large as fits, in the picture's own proportions: places map to pixels by one factor.
     this.canvas.style.width = `min(100%, ${(60 * bitmap.width) / bitmap.height}vh)`;
     this.canvas.addEventListener("pointerdown", (event) => this.#start(event));
@@ -104,8 +128,21 @@ class Desk {
 
   tools() {
     const side = Math.max(this.bitmap.width, this.bitmap.height);
-    const size = slider({ label: "Brush size", min: 1, max: Math.max(8, Math.round(side / 4)), step: 1, value: this.size, text: (px) => `${px} px`, oninput: (value) => this.#set({ size: value }) });
-    this.eraser = h("button", { type: "button", "aria-pressed": "false", text: "Erase", onclick: () => this.#set({ erase: !this.erase }) });
+    const size = slider({
+      label: "Brush size",
+      min: 1,
+      max: Math.max(8, Math.round(side / 4)),
+      step: 1,
+      value: this.size,
+      text: (px) => `${px} px`,
+      oninput: (value) => this.#set({ size: value }),
+    });
+    this.eraser = h("button", {
+      type: "button",
+      "aria-pressed": "false",
+      text: "Erase",
+      onclick: () => this.#set({ erase: !this.erase }),
+    });
     const undo = h("button", { type: "button", text: "Undo", onclick: () => this.undo() });
     const clear = h("button", { type: "button", text: "Clear", onclick: () => this.#change([]) });
     return h("div", { class: "row paint-tools" }, size.element, this.eraser, undo, clear);
@@ -141,7 +178,10 @@ class Desk {
 
   #point(event) {
     const box = this.canvas.getBoundingClientRect();
-    return [((event.clientX - box.left) * this.canvas.width) / box.width, ((event.clientY - box.top) * this.canvas.height) / box.height];
+    return [
+      ((event.clientX - box.left) * this.canvas.width) / box.width,
+      ((event.clientY - box.top) * this.canvas.height) / box.height,
+    ];
   }
 
   #start(event) {
@@ -164,7 +204,9 @@ class Desk {
   }
 
   #key(event) {
-    const arrow = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] }[event.key];
+    const arrow = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] }[
+      event.key
+    ];
     if (arrow) this.#steer(arrow, event.shiftKey);
     else if (event.key === " ") this.#begin(this.#here());
     else if (event.key === "e") this.#set({ erase: !this.erase });
@@ -180,7 +222,10 @@ class Desk {
   #steer([dx, dy], painting) {
     const step = Math.max(1, this.size / 3);
     const [x, y] = this.#here();
-    const next = [Math.min(this.bitmap.width, Math.max(0, x + dx * step)), Math.min(this.bitmap.height, Math.max(0, y + dy * step))];
+    const next = [
+      Math.min(this.bitmap.width, Math.max(0, x + dx * step)),
+      Math.min(this.bitmap.height, Math.max(0, y + dy * step)),
+    ];
     if (painting) {
       this.#begin([x, y]);
       this.stroke.points.push(next);

@@ -14,7 +14,11 @@ export function findRegions(map, level, { image = 0, minArea = 1, mm2PerPx = nul
       for (let i = 0; i < region.area_px; i++) labels[stack[i]] = -1;
       continue;
     }
-    regions.push({ image, ...region, area_mm2: mm2PerPx === null ? null : region.area_px * mm2PerPx });
+    regions.push({
+      image,
+      ...region,
+      area_mm2: mm2PerPx === null ? null : region.area_px * mm2PerPx,
+    });
   }
   return { regions, labels };
 }
@@ -74,8 +78,18 @@ export function outlines(labels, width, height) {
       }
     }
   };
-  collect(height, width, (y, x) => inside(x, y - 1) !== inside(x, y), (y, a, b) => segments.push(a, y, b, y));
-  collect(width, height, (x, y) => inside(x - 1, y) !== inside(x, y), (x, a, b) => segments.push(x, a, x, b));
+  collect(
+    height,
+    width,
+    (y, x) => inside(x, y - 1) !== inside(x, y),
+    (y, a, b) => segments.push(a, y, b, y),
+  );
+  collect(
+    width,
+    height,
+    (x, y) => inside(x - 1, y) !== inside(x, y),
+    (x, a, b) => segments.push(x, a, x, b),
+  );
   return segments;
 }
 

@@ -15,10 +15,21 @@ export function openScore(root) {
   const recent = h("section", { class: "recent" });
   const stop = new AbortController();
   const start = (files) => submitAndShow(files, bundles.value, status, stop.signal);
-  const zone = dropzone({ title: "Drop an image, a volume or a study", hint: "PNG, JPEG, TIFF, DICOM, NIfTI, NRRD, slides, or a zip of them", onFiles: start });
-  const page = h("div", { class: "page start" },
+  const zone = dropzone({
+    title: "Drop an image, a volume or a study",
+    hint: "PNG, JPEG, TIFF, DICOM, NIfTI, NRRD, slides, or a zip of them",
+    onFiles: start,
+  });
+  const page = h(
+    "div",
+    { class: "page start" },
     h("h1", { text: "Score" }),
-    h("div", { class: "field" }, h("label", { for: "bundle", text: "Bundle" }), bundles), about, zone, status, recent);
+    h("div", { class: "field" }, h("label", { for: "bundle", text: "Bundle" }), bundles),
+    about,
+    zone,
+    status,
+    recent,
+  );
   fill(root, page);
   acceptDrops(page, start);
   let known = [];
@@ -32,11 +43,16 @@ export function openScore(root) {
 
   async function load() {
     known = await getJson(address("bundles"));
-    fill(bundles, known.map((bundle) => h("option", { value: bundle.name, text: bundle.name })));
+    fill(
+      bundles,
+      known.map((bundle) => h("option", { value: bundle.name, text: bundle.name })),
+    );
     const before = localStorage.getItem(REMEMBERED);
     if (known.some((bundle) => bundle.name === before)) bundles.value = before;
     describe();
-    const jobs = (await getJson(`${address("jobs")}?limit=5`)).filter((job) => job.kind !== "fit" && job.kind !== "calibrate");
+    const jobs = (await getJson(`${address("jobs")}?limit=5`)).filter(
+      (job) => job.kind !== "fit" && job.kind !== "calibrate",
+    );
     if (jobs.length) fill(recent, h("h2", { text: "Recent" }), jobRows(jobs));
   }
 }
@@ -60,6 +76,11 @@ async function submitAndShow(files, bundle, status, signal) {
     announce("Scored.");
     if (!signal.aborted) location.hash = `#/job/${id}`;
   } catch (error) {
-    fill(status, error.name === "AbortError" ? h("p", { class: "quiet-text", text: "Cancelled." }) : problem(error));
+    fill(
+      status,
+      error.name === "AbortError"
+        ? h("p", { class: "quiet-text", text: "Cancelled." })
+        : problem(error),
+    );
   }
 }

@@ -9,8 +9,17 @@ import { sliceStrip } from "./strip.js";
 import { Study } from "./study.js";
 import { View } from "./view.js";
 
-const TOOLS = [["window", "Window", "Drag to change contrast and brightness"], ["pan", "Move", "Drag to move the picture"], ["explain", "Explain", "Click, or arrow keys and Enter, for the nearest normal patch"]];
-const VERDICTS = { none: "no decision", outside: "outside the fitted domain", abnormal: "abnormal", normal: "normal" };
+const TOOLS = [
+  ["window", "Window", "Drag to change contrast and brightness"],
+  ["pan", "Move", "Drag to move the picture"],
+  ["explain", "Explain", "Click, or arrow keys and Enter, for the nearest normal patch"],
+];
+const VERDICTS = {
+  none: "no decision",
+  outside: "outside the fitted domain",
+  abnormal: "abnormal",
+  normal: "normal",
+};
 
 /** Show a job's case in `root`; returns a function that takes it down. */
 export function openStage(root, id, index) {
@@ -28,7 +37,11 @@ class Stage {
     this.view = new View();
     this.onView = () => this.#refresh();
     this.view.addEventListener("change", this.onView);
-    addEventListener("themechange", (this.onTheme = () => this.entries.forEach(({ panel }) => panel.refresh()) || this.#refresh()));
+    addEventListener(
+      "themechange",
+      (this.onTheme = () =>
+        this.entries.forEach(({ panel }) => panel.refresh()) || this.#refresh()),
+    );
   }
 
   async open(id, index) {
@@ -41,7 +54,8 @@ class Stage {
     if (!found) throw new Error("This result holds no case that could be scored.");
     document.title = `${found.name} · recap`;
     this.#build(cases.indexOf(found));
-    if (found.status !== "ok") return fill(this.message, problem(new Error(`${found.name}: ${found.error}`)));
+    if (found.status !== "ok")
+      return fill(this.message, problem(new Error(`${found.name}: ${found.error}`)));
     this.view.set({ slice: Math.min(found.highest, found.images - 1) });
     this.add(study(found));
     await this.#fillCompare();
@@ -93,32 +107,100 @@ class Stage {
     this.message = h("div", { "aria-live": "polite" });
     this.aside = h("aside", { class: "panel", "aria-label": "Result" });
     this.compare = h("select", { id: "compare", onchange: () => this.#onCompare() });
-    const bar = h("div", { class: "stage-bar" }, this.#casePicker(index), this.#tools(), this.#zoom(),
-      h("div", { class: "compare", hidden: true }, h("label", { for: "compare", text: "Compare with" }), this.compare));
-    fill(this.root, h("div", { class: "stage" }, h("section", { class: "work", "aria-label": "Picture" }, bar, this.message, this.panes, this.slices, this.readout), this.aside));
+    const bar = h(
+      "div",
+      { class: "stage-bar" },
+      this.#casePicker(index),
+      this.#tools(),
+      this.#zoom(),
+      h(
+        "div",
+        { class: "compare", hidden: true },
+        h("label", { for: "compare", text: "Compare with" }),
+        this.compare,
+      ),
+    );
+    fill(
+      this.root,
+      h(
+        "div",
+        { class: "stage" },
+        h(
+          "section",
+          { class: "work", "aria-label": "Picture" },
+          bar,
+          this.message,
+          this.panes,
+          this.slices,
+          this.readout,
+        ),
+        this.aside,
+      ),
+    );
   }
 
   #casePicker(index) {
-    if (this.cases.length === 1) return h("h1", { class: "case-name", text: this.cases[0].name, title: this.cases[0].name });
-    const picker = h("select", { "aria-label": "Case", onchange: () => (location.hash = `#/job/${this.job.id}/${picker.value}`) },
-      this.cases.map((found, i) => h("option", { value: i, selected: i === index, text: `${found.name} · ${found.score === null || found.score === undefined ? "not scored" : number(found.score)}` })));
+    if (this.cases.length === 1)
+      return h("h1", { class: "case-name", text: this.cases[0].name, title: this.cases[0].name });
+    const picker = h(
+      "select",
+      {
+        "aria-label": "Case",
+        onchange: () => (location.hash = `#/job/${this.job.id}/${picker.value}`),
+      },
+      this.cases.map((found, i) =>
+        h("option", {
+          value: i,
+          selected: i === index,
+          text: `${found.name} · ${found.score === null || found.score === undefined ? "not scored" : number(found.score)}`,
+        }),
+      ),
+    );
     picker.value = index;
     return h("h1", { class: "case-name" }, picker);
   }
 
   #tools() {
-    const group = h("div", { class: "tools", role: "radiogroup", "aria-label": "What dragging does" });
+    const group = h("div", {
+      class: "tools",
+      role: "radiogroup",
+      "aria-label": "What dragging does",
+    });
     for (const [name, label, title] of TOOLS) {
-      const input = h("input", { type: "radio", name: "tool", value: name, id: `tool-${name}`, checked: name === this.view.tool,
-        onchange: () => this.view.set({ tool: name, cursor: name === "explain" ? this.view.cursor ?? this.view.centre : this.view.cursor }) });
+      const input = h("input", {
+        type: "radio",
+        name: "tool",
+        value: name,
+        id: `tool-${name}`,
+        checked: name === this.view.tool,
+        onchange: () =>
+          this.view.set({
+            tool: name,
+            cursor: name === "explain" ? (this.view.cursor ?? this.view.centre) : this.view.cursor,
+          }),
+      });
       group.append(input, h("label", { for: `tool-${name}`, title, text: label }));
     }
     return group;
   }
 
   #zoom() {
-    const button = (text, label, act) => h("button", { type: "button", class: "tool", "aria-label": label, title: label, text, onclick: act });
-    return h("div", { class: "tools" }, button("−", "Zoom out", () => this.view.zoomBy(0.8)), button("Fit", "Fit to the window", () => this.view.fit()), button("+", "Zoom in", () => this.view.zoomBy(1.25)));
+    const button = (text, label, act) =>
+      h("button", {
+        type: "button",
+        class: "tool",
+        "aria-label": label,
+        title: label,
+        text,
+        onclick: act,
+      });
+    return h(
+      "div",
+      { class: "tools" },
+      button("−", "Zoom out", () => this.view.zoomBy(0.8)),
+      button("Fit", "Fit to the window", () => this.view.fit()),
+      button("+", "Zoom in", () => this.view.zoomBy(1.25)),
+    );
   }
 
   #activate(index) {
@@ -128,7 +210,9 @@ class Stage {
     if (this.aside.firstChild !== panel.element) fill(this.aside, panel.element);
     this.strip = sliceStrip(study, this.view);
     fill(this.slices, this.strip?.element);
-    this.entries.forEach(({ pane }, i) => pane.element.toggleAttribute("data-active", i === index && this.entries.length > 1));
+    this.entries.forEach(({ pane }, i) =>
+      pane.element.toggleAttribute("data-active", i === index && this.entries.length > 1),
+    );
     this.#refresh();
   }
 
@@ -136,7 +220,11 @@ class Stage {
     if (!this.panes) return;
     this.strip?.refresh();
     for (const { study, caption } of this.entries) {
-      fill(caption, h("b", { text: study.bundle.name }), ` score ${number(study.case.score)}, ${VERDICTS[verdict(study)]}`);
+      fill(
+        caption,
+        h("b", { text: study.bundle.name }),
+        ` score ${number(study.case.score)}, ${VERDICTS[verdict(study)]}`,
+      );
     }
     this.#hover(null, -1, -1);
   }
@@ -144,8 +232,15 @@ class Stage {
   #hover(pane, x, y) {
     const { zoom, level, width } = this.view;
     const value = pane?.valueAt(x, y) ?? null;
-    const place = value === null ? "" : `x ${Math.floor(x)}  y ${Math.floor(y)}  map ${number(value)}`;
-    fill(this.readout, h("span", { text: place }), h("span", { text: `Zoom ${Math.round(100 * zoom)} %   Level ${Math.round(100 * level)} %   Width ${Math.round(100 * width)} %` }));
+    const place =
+      value === null ? "" : `x ${Math.floor(x)}  y ${Math.floor(y)}  map ${number(value)}`;
+    fill(
+      this.readout,
+      h("span", { text: place }),
+      h("span", {
+        text: `Zoom ${Math.round(100 * zoom)} %   Level ${Math.round(100 * level)} %   Width ${Math.round(100 * width)} %`,
+      }),
+    );
   }
 
   #explain(pane, x, y) {
@@ -154,14 +249,39 @@ class Stage {
 
   /** Other bundles, for files that this page still has, and earlier results of the same files. */
   async #fillCompare() {
-    const [bundles, jobs] = await Promise.all([getJson(address("bundles")), getJson(`${address("jobs")}?limit=200`)]);
-    const others = heldFiles.has(this.job.id) ? bundles.filter((bundle) => bundle.name !== this.job.bundle) : [];
+    const [bundles, jobs] = await Promise.all([
+      getJson(address("bundles")),
+      getJson(`${address("jobs")}?limit=200`),
+    ]);
+    const others = heldFiles.has(this.job.id)
+      ? bundles.filter((bundle) => bundle.name !== this.job.bundle)
+      : [];
     const files = JSON.stringify(this.job.names);
-    const earlier = jobs.filter((job) => job.status === "done" && job.kind === "score" && job.bundle !== this.job.bundle && JSON.stringify(job.names) === files);
+    const earlier = jobs.filter(
+      (job) =>
+        job.status === "done" &&
+        job.kind === "score" &&
+        job.bundle !== this.job.bundle &&
+        JSON.stringify(job.names) === files,
+    );
     const choices = (label, options) => options.length > 0 && h("optgroup", { label }, options);
-    fill(this.compare, h("option", { value: "", text: "Nothing" }),
-      choices("Score again with", others.map((bundle) => h("option", { value: `bundle:${bundle.name}`, text: bundle.name }))),
-      choices("Earlier results", earlier.map((job) => h("option", { value: `job:${job.id}`, text: `${job.bundle}, ${new Date(1000 * job.created).toLocaleString()}` }))));
+    fill(
+      this.compare,
+      h("option", { value: "", text: "Nothing" }),
+      choices(
+        "Score again with",
+        others.map((bundle) => h("option", { value: `bundle:${bundle.name}`, text: bundle.name })),
+      ),
+      choices(
+        "Earlier results",
+        earlier.map((job) =>
+          h("option", {
+            value: `job:${job.id}`,
+            text: `${job.bundle}, ${new Date(1000 * job.created).toLocaleString()}`,
+          }),
+        ),
+      ),
+    );
     this.compare.parentElement.hidden = !others.length && !earlier.length;
   }
 

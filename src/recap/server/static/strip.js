@@ -6,11 +6,19 @@ import { count, drawSharply, h, number, themeColour } from "./dom.js";
 export function sliceStrip(study, view) {
   const total = study.case.images;
   if (total <= 1) return null;
-  const word = study.case.kind === "volume" ? "Slice" : study.case.kind === "slide" ? "Tile" : "Frame";
+  const word =
+    study.case.kind === "volume" ? "Slice" : study.case.kind === "slide" ? "Tile" : "Frame";
   const scores = study.case.image_scores ?? peaks(study);
   const canvas = h("canvas", { class: "strip", "aria-hidden": "true" });
   const redraw = drawSharply(canvas, (context, ratio) => draw(context, ratio, scores, view.slice));
-  const input = h("input", { type: "range", id: "slice", min: 1, max: total, step: 1, oninput: () => view.set({ slice: Number(input.value) - 1 }) });
+  const input = h("input", {
+    type: "range",
+    id: "slice",
+    min: 1,
+    max: total,
+    step: 1,
+    oninput: () => view.set({ slice: Number(input.value) - 1 }),
+  });
   const shown = h("output", { for: "slice", class: "slice-number" });
   const choose = (event) => {
     const box = canvas.getBoundingClientRect();
@@ -29,8 +37,12 @@ export function sliceStrip(study, view) {
     input.setAttribute("aria-valuetext", shown.textContent);
     redraw();
   };
-  const element = h("div", { class: "slices", "data-slices": count(total, "slice") }, canvas,
-    h("div", { class: "slice-row" }, h("label", { for: "slice", text: word }), input, shown));
+  const element = h(
+    "div",
+    { class: "slices", "data-slices": count(total, "slice") },
+    canvas,
+    h("div", { class: "slice-row" }, h("label", { for: "slice", text: word }), input, shown),
+  );
   refresh();
   return { element, refresh };
 }
@@ -38,7 +50,8 @@ export function sliceStrip(study, view) {
 /** Where the service gives no scores by slice, the highest region of each tells where to look. */
 function peaks(study) {
   const highest = new Array(study.case.images).fill(0);
-  for (const region of study.case.regions ?? []) highest[region.image] = Math.max(highest[region.image], region.peak);
+  for (const region of study.case.regions ?? [])
+    highest[region.image] = Math.max(highest[region.image], region.peak);
   return highest;
 }
 

@@ -33,9 +33,14 @@ export class Study extends EventTarget {
   /** All cases of a job, with the bundle that scored them; null instead of a study where it failed. */
   static async open(id) {
     const [job, cases, bundles] = await Promise.all([
-      getJson(address("jobs", id)), getJson(address("jobs", id, "cases")), getJson(address("bundles")),
+      getJson(address("jobs", id)),
+      getJson(address("jobs", id, "cases")),
+      getJson(address("bundles")),
     ]);
-    const bundle = bundles.find((one) => one.name === job.bundle) ?? { name: job.bundle, calibration: null };
+    const bundle = bundles.find((one) => one.name === job.bundle) ?? {
+      name: job.bundle,
+      calibration: null,
+    };
     return { job, cases, study: (found) => new Study(job, found, bundle) };
   }
 
@@ -46,7 +51,8 @@ export class Study extends EventTarget {
 
   /** A slice's picture and map, from memory if it was shown lately. */
   slice(n) {
-    const kept = this.#kept.get(n) ?? Promise.all([getPicture(this.at("image", `${n}.png`)), this.#map(n)]);
+    const kept =
+      this.#kept.get(n) ?? Promise.all([getPicture(this.at("image", `${n}.png`)), this.#map(n)]);
     this.#kept.delete(n);
     this.#kept.set(n, kept);
     kept.catch(() => this.#kept.delete(n));
@@ -71,7 +77,9 @@ export class Study extends EventTarget {
   }
 
   get isMoved() {
-    return this.threshold !== (this.calibration?.threshold ?? null) || this.level !== this.givenLevel;
+    return (
+      this.threshold !== (this.calibration?.threshold ?? null) || this.level !== this.givenLevel
+    );
   }
 
   set(values) {
@@ -85,7 +93,10 @@ export class Study extends EventTarget {
     const { regions } = this;
     if (!regions.length) return;
     const now = regions.indexOf(this.highlight);
-    this.show(regions[(now + by + regions.length + (now < 0 && by < 0 ? 1 : 0)) % regions.length], view);
+    this.show(
+      regions[(now + by + regions.length + (now < 0 && by < 0 ? 1 : 0)) % regions.length],
+      view,
+    );
   }
 
   /** Highlight a region and bring it into view. */

@@ -38,7 +38,12 @@ export function submit(target, form, signal) {
 }
 
 async function run(target, form, signal, show) {
-  const started = await upload(target, form, (share) => (share < 1 ? show("Uploading…", share) : show("Checking the files…", null)), signal);
+  const started = await upload(
+    target,
+    form,
+    (share) => (share < 1 ? show("Uploading…", share) : show("Checking the files…", null)),
+    signal,
+  );
   show("Waiting for a free worker…", null);
   const job = await ended(started.id, signal, show);
   if (job.status === "done") return job;

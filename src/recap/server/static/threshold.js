@@ -25,7 +25,9 @@ export function thresholdPanel(study, onChange) {
   if (!calibration || !study.case.decision) return null;
   const [low, high] = range(study);
   const chart = h("canvas", { class: "chart", role: "img" });
-  const redraw = drawSharply(chart, (context, ratio) => drawChart(context, ratio, study, low, high));
+  const redraw = drawSharply(chart, (context, ratio) =>
+    drawChart(context, ratio, study, low, high),
+  );
   const said = h("p", { class: "quiet-text" });
   const control = slider({
     above: chart,
@@ -42,7 +44,10 @@ export function thresholdPanel(study, onChange) {
     said.textContent =
       `p = ${number(rate)} at this threshold: about ${percent(rate)} of normal images would score as high ` +
       `(${n} ${calibration.source === "held-out" ? "held-out" : "support"} normal image${n === 1 ? "" : "s"}).`;
-    chart.setAttribute("aria-label", `Scores of ${n} normal images, this case at ${number(study.case.score)}, threshold at ${number(study.threshold)}.`);
+    chart.setAttribute(
+      "aria-label",
+      `Scores of ${n} normal images, this case at ${number(study.case.score)}, threshold at ${number(study.threshold)}.`,
+    );
     redraw();
   };
   refresh();
@@ -64,10 +69,14 @@ function drawChart(context, ratio, study, low, high) {
   // A slider's thumb does not reach the ends of its track: the same inset keeps both in line.
   const inset = 8 * ratio;
   const x = (value) => inset + ((value - low) / (high - low)) * (width - 2 * inset);
-  const line = (at, thick, top = 0, tall = height) => context.fillRect(x(at) - (thick * ratio) / 2, top, thick * ratio, tall);
+  const line = (at, thick, top = 0, tall = height) =>
+    context.fillRect(x(at) - (thick * ratio) / 2, top, thick * ratio, tall);
   context.fillStyle = themeColour("--abnormal");
   context.fillRect(x(study.threshold), 0, width, height);
-  const rows = [[normal, "--normal-text"], [abnormal ?? [], "--abnormal-text"]].filter(([scores]) => scores.length);
+  const rows = [
+    [normal, "--normal-text"],
+    [abnormal ?? [], "--abnormal-text"],
+  ].filter(([scores]) => scores.length);
   const tall = (height - 6 * ratio) / rows.length;
   rows.forEach(([scores, name], row) => {
     context.fillStyle = themeColour(name);

@@ -27,7 +27,10 @@ export class View extends EventTarget {
   zoomBy(factor, focus = this.centre) {
     const zoom = Math.min(FARTHEST_ZOOM, Math.max(NEAREST_ZOOM, this.zoom * factor));
     const step = this.zoom / zoom;
-    this.set({ zoom, centre: this.centre.map((at, i) => clamp(focus[i] + (at - focus[i]) * step)) });
+    this.set({
+      zoom,
+      centre: this.centre.map((at, i) => clamp(focus[i] + (at - focus[i]) * step)),
+    });
   }
 
   panBy(dx, dy) {
@@ -35,7 +38,10 @@ export class View extends EventTarget {
   }
 
   windowBy(width, level) {
-    this.set({ width: Math.min(2, Math.max(0.02, this.width + width)), level: clamp(this.level + level) });
+    this.set({
+      width: Math.min(2, Math.max(0.02, this.width + width)),
+      level: clamp(this.level + level),
+    });
   }
 
   fit() {
@@ -45,7 +51,11 @@ export class View extends EventTarget {
   /** Show a box (shares of the picture) with some of its surroundings. */
   goTo(slice, [left, top, right, bottom]) {
     const side = Math.max(right - left, bottom - top, 0.02);
-    this.set({ slice, zoom: Math.min(8, Math.max(1, 0.4 / side)), centre: [(left + right) / 2, (top + bottom) / 2] });
+    this.set({
+      slice,
+      zoom: Math.min(8, Math.max(1, 0.4 / side)),
+      centre: [(left + right) / 2, (top + bottom) / 2],
+    });
   }
 }
 
