@@ -105,7 +105,8 @@ def _name_patient(written: Any, header: Any) -> None:
 
 def _patient_orientation(image: Image) -> list[str]:
     """Where rows and columns run to, where that is known."""
-    if len(image.geometry.orientation) != 3:
+    orientation = image.geometry.orientation
+    if len(orientation) != 3:
         return []
-    _, down, along = image.geometry.orientation
+    down, along = orientation[1], orientation[2]
     return [_DICOM_LETTERS.get(letter, letter) for letter in (along, down)]
