@@ -49,6 +49,14 @@ def measure(settings: Settings, preset: str, runs: int) -> list[tuple[str, float
     step = training_step(model, settings, prefix)
     name = f"training step, {preset}, batch {count}"
     rows.append((f"{name}, prefix cached", best(step, runs) / count))
+    if preset == "fast":
+        unmasked = training_step(model, settings, prefix, masks=False)
+        rows.append((f"{name}, no masks", best(unmasked, runs) / count))
+        flowing = resolve_settings(
+            preset, encoder=settings.encoder.model_dump(), training={"context_gradient": True}
+        )
+        dense = training_step(ReCAP(model.encoder, flowing), flowing, prefix)
+        rows.append((f"{name}, context_gradient", best(dense, runs) / count))
     if preset == "paper":
         whole = pixels[:1].repeat_interleave(count, 0)
 
@@ -68,13 +76,15 @@ def score(model: ReCAP, pixels: torch.Tensor) -> Callable[[], None]:
     return run
 
 
-def training_step(model: ReCAP, settings: Settings, prefix: torch.Tensor) -> Callable[[], None]:
+def training_step(
+    model: ReCAP, settings: Settings, prefix: torch.Tensor, masks: bool = True
+) -> Callable[[], None]:
     count, size = len(prefix), settings.encoder.input_px
     batch = Batch(
         prefix,
         torch.arange(count) % 2 == 1,
         torch.rand(count, size, size) > 0.9,
-        torch.ones(count, dtype=torch.bool),
+        torch.full((count,), masks),
         torch.arange(count),
     )
     objective = Objective(model, settings)

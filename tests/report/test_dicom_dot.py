@@ -107,7 +107,7 @@ def test_report(name, written):
     report = highdicom.sr.srread(files["report.dcm"])
     (group,) = report.content.get_planar_roi_measurement_groups()
     corner = np.array([dotted.column, dotted.row])
-    box = corner + [[0, 0], [1, 0], [1, 1], [0, 1], [0, 0]]
+    box = corner + np.array([[0, 0], [1, 0], [1, 1], [0, 1], [0, 0]])
     np.testing.assert_array_equal(group.roi.value, box)
     (image,) = (item.ReferencedSOPSequence[0] for item in group.roi.ContentSequence)
     assert names_the_frame(image, dotted)

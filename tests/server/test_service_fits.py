@@ -60,7 +60,7 @@ def test_a_fitted_bundle_scores_and_shows_its_support(client, folders):
     assert ended(client, fit(client, files))["status"] == "done"
     job = ended(client, upload(client, png(), bundle="mine"))
     assert (job["status"], job["bundle"]) == ("done", "mine")
-    assert client.get(f"{API}/bundles/mine/support/0.png").status_code == 200
+    assert client.get(f"{API}/bundles/mine/support/2.png").status_code == 200
     assert client.get(f"{API}/bundles/mine/support/6.png").status_code == 404
     assert client.get(f"{API}/bundles/brain/support/0.png").status_code == 404
     assert fit(client, files).status_code == 409
@@ -69,6 +69,26 @@ def test_a_fitted_bundle_scores_and_shows_its_support(client, folders):
     assert [each["name"] for each in client.get(f"{API}/bundles").json()] == ["brain", "chest"]
     late = upload(client, png(), bundle="mine")
     assert late.status_code == 422
+
+
+def test_why_a_place_looks_abnormal(client, folders, tmp_path):
+    from recap.scoring.explain import explain
+
+    assert ended(client, fit(client, form(folders, "normals")))["status"] == "done"
+    job = ended(client, upload(client, png(5), bundle="mine"))
+    address = f"{API}/jobs/{job['id']}/cases/0/nearest"
+    found = client.get(address, params={"x": 50, "y": 7}).json()
+    (tmp_path / "same.png").write_bytes(png(5))
+    detector = client.app.state.service.bundles.detector("mine")
+    expected = explain(detector, tmp_path / "same.png", (50, 7))
+    assert found["distance"] == expected.nearest.distance
+    assert found["index"] == expected.nearest.origin.support
+    assert [found["x"], found["y"]] == list(expected.nearest.origin.xy_px)
+    assert sum(part["amount"] for part in found["parts"]) == pytest.approx(found["map_value"])
+    assert client.get(f"{API}/bundles/mine/support/{found['index']}.png").status_code == 200
+    assert client.get(address, params={"x": 60, "y": 7}).status_code == 422  # outside
+    assert client.get(address, params={"x": 1, "y": 1, "image": 1}).status_code == 404
+    assert client.get(address).status_code == 422
 
 
 def test_a_fitted_bundle_survives_a_restart(make_client, folders):

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from recap.scoring.detector import Detector
 
 MOST_LOADED = 8
-SUPPORT = "support"
-"""Folder of a bundle made here: small pictures of the support images, by their number."""
 
 
 class Bundles:
@@ -122,7 +120,7 @@ def is_name(name: str) -> bool:
     return NAME.fullmatch(name) is not None
 
 
-def describe(name: str, card: Card, folder: Path, made_here: bool) -> dict[str, Any]:
+def describe(name: str, card: Card, made_here: bool) -> dict[str, Any]:
     """A bundle as the list shows it."""
     calibration = card.calibration
     return {
@@ -136,7 +134,7 @@ def describe(name: str, card: Card, folder: Path, made_here: bool) -> dict[str, 
         "fingerprint": card.fingerprint,
         "scale": list(card.map_scale),
         "support": support_counts(card),
-        "support_pictures": (folder / SUPPORT).is_dir(),
+        "support_pictures": card.thumbnails > 0,
         "made_here": made_here,
         "calibration": None if calibration is None else calibration.model_dump(mode="json"),
     }

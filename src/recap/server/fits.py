@@ -12,23 +12,20 @@ from pydantic import Field, ValidationError
 from recap.config import Section, Settings, resolve_settings
 from recap.data.folder import natural_key, pair_masks
 from recap.errors import TrainingError
-from recap.server.bundles import SUPPORT, Bundles
+from recap.server.bundles import Bundles
 from recap.server.jobs import Job
 from recap.server.placing import shown_name, split_suffix
-from recap.server.results import png
 from recap.server.settings import NAME
 from recap.server.uploads import Form, UploadedFile
 from recap.types import Sample
 
 if TYPE_CHECKING:
     from recap.scoring.detector import Detector
-    from recap.training.support import SupportImage
 
 Progress = Callable[[str, int, int, str], None]
 Placed = tuple[str, str, str, str]
 """Name in the raw folder, the client's name, its role, its name here."""
 ROLES = ("normals", "abnormals", "masks")
-_THUMBNAIL_PX = 512
 
 
 class FitOptions(Section):
@@ -126,7 +123,7 @@ def fit_settings(options: FitOptions, bundles: Bundles) -> Settings:
 def run_fit(job: Job, folder: Path, out: Path, device: str, progress: Progress) -> "Detector":
     """Fit on a job's files and save the bundle to `out`."""
     from recap.training.fewshot import fit_few_shot
-    from recap.training.support import load_support
+    from recap.training.support import load_support, thumbnails
 
     settings = Settings.model_validate(job.options["settings"])
     support = load_support(_samples(folder / "upload"), settings.reading)
@@ -140,8 +137,7 @@ def run_fit(job: Job, folder: Path, out: Path, device: str, progress: Progress) 
             raise
         shutil.rmtree(work)  # what a power cut left of it cannot be used
         detector = fit_few_shot(support, settings, **where)
-    detector.save(out)
-    _save_pictures(sorted(support, key=lambda item: item.abnormal), out / SUPPORT)
+    detector.save(out, thumbnails=thumbnails(support))
     return detector
 
 
@@ -152,17 +148,6 @@ def _samples(upload: Path) -> list[Sample]:
     return [Sample(file, abnormal=False) for file in normals] + [
         Sample(file, abnormal=True, mask=masks.get(file.stem)) for file in abnormals
     ]
-
-
-def _save_pictures(support: "list[SupportImage]", folder: Path) -> None:
-    """Small pictures of the support images, in the order of the card's list."""
-    from recap.report.overlay import as_picture
-
-    folder.mkdir()
-    for number, item in enumerate(support):
-        picture = as_picture(item.image)
-        picture.thumbnail((_THUMBNAIL_PX, _THUMBNAIL_PX))
-        (folder / f"{number:06d}.png").write_bytes(png(picture))
 
 
 def run_calibration(

@@ -79,6 +79,7 @@ PROBLEMS: dict[int | str, dict[str, Any]] = {
         409: "Not now: the job is in another state, or the name is taken.",
         421: "A name that is not this machine's.",
         422: "Something is wrong with what was sent.",
+        501: "Not with the extras that the service has.",
         429: "Too much at a time. Retry-After says when to come back.",
     }.items()
 }

@@ -5,9 +5,9 @@ from typing import Any
 from fastapi import APIRouter, HTTPException, Request, Response
 from fastapi.responses import FileResponse, StreamingResponse
 
-from recap.scoring.bundle import read_card
+from recap.scoring.bundle import read_card, thumbnail_file
 from recap.server.answers import Accepted, BundleAnswer
-from recap.server.bundles import SUPPORT, describe
+from recap.server.bundles import describe
 from recap.server.download import zip_folder
 from recap.server.fits import CalibrateOptions, place_support, read_options
 from recap.server.requests import (
@@ -33,7 +33,7 @@ def list_bundles(service: TheService) -> list[BundleAnswer]:
     """Every bundle that files can be scored by."""
     answers = []
     for name, folder in service.bundles.folders().items():
-        told = describe(name, read_card(folder), folder, service.bundles.is_made_here(name))
+        told = describe(name, read_card(folder), service.bundles.is_made_here(name))
         answers.append(BundleAnswer.model_validate(told))
     return answers
 
@@ -46,7 +46,7 @@ def list_bundles(service: TheService) -> list[BundleAnswer]:
 def show_support(service: TheService, bundle: BundleName, number: ImageNumber) -> FileResponse:
     """A small picture of a support image, by its number in the bundle's list."""
     folder = service.bundles.folder(bundle)
-    path = None if folder is None else folder / SUPPORT / f"{number:06d}.png"
+    path = None if folder is None else thumbnail_file(folder, number)
     if path is None or not path.is_file():
         raise HTTPException(404, "The bundle keeps no picture of this support image.")
     return FileResponse(path, media_type="image/png")

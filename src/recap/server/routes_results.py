@@ -26,7 +26,7 @@ _ZIP: dict[int | str, dict[str, Any]] = {200: {"content": {"application/zip": {}
 _GZIP: dict[int | str, dict[str, Any]] = {200: {"content": {"application/gzip": {}}}}
 _RAW: dict[int | str, dict[str, Any]] = {200: {"content": {"application/octet-stream": {}}}}
 _CASE = "/jobs/{job}/cases/{case:path}"
-Place = Annotated[float, Query(ge=0, le=10**7)]
+Place = Annotated[int, Query(ge=0, le=10**7)]
 
 
 @router.get("/jobs/{job}/cases")
@@ -75,7 +75,7 @@ def download_volume(result: TheResult, case: TheCase) -> FileResponse:
 
 @router.get(_CASE + "/nearest")
 def show_nearest(
-    service: TheService, job: TheJob, case: TheCase, x: Place, y: Place, image: int = 0
+    service: TheService, job: TheJob, case: TheCase, x: Place, y: Place, image: Place = 0
 ) -> dict[str, Any]:
     """The normal patch of the support images that is nearest to a place of an image."""
     return nearest_normal(service, job, case, image, x, y)

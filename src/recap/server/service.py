@@ -1,6 +1,8 @@
 """All parts of the service, put together."""
 
 from dataclasses import dataclass
+from importlib import import_module
+from importlib.util import find_spec
 
 from recap.server.auth import Gate
 from recap.server.bundles import Bundles
@@ -34,6 +36,7 @@ class Service:
 
     def start(self) -> None:
         """Take up what a kill left behind, then work."""
+        import_readers()
         left = self.jobs.recover()
         self.jobs.store.sweep()
         log.info("%d unfinished jobs taken up", left)
@@ -51,6 +54,13 @@ class Service:
         """When it is worth coming back: when a tenth of the queue is worked off."""
         each = self.metrics.mean_job_seconds() / self.settings.workers
         return max(1, min(120, round(each * self.jobs.waiting() / 10)))
+
+
+def import_readers() -> None:
+    """Import what threads would otherwise import at the same time, which packages do not expect."""
+    for name in ("scipy.ndimage", "pydicom", "nibabel", "nrrd", "openslide", "highdicom"):
+        if find_spec(name.partition(".")[0]) is not None:
+            import_module(name)
 
 
 def build_service(settings: ServerSettings) -> Service:

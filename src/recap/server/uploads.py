@@ -14,6 +14,7 @@ from starlette.concurrency import run_in_threadpool
 from recap.server.settings import ServerSettings
 
 MOST_FIELDS, LONGEST_FIELD, LONGEST_FIELD_NAME = 32, 2**16, 64
+MOST_HEADERS, LONGEST_HEADER = 8, 4096
 # A client that is told "too large" in the middle of sending hears it only if somebody listens.
 _DRAINED_BYTES, _DRAINED_SECONDS = 32 * 2**20, 5.0
 
@@ -141,10 +142,15 @@ class _FormParser:
             self._file = None
 
     def _on_header_field(self, data: bytes, start: int, end: int) -> None:
-        self._name += data[start:end]
+        self._name = self._longer(self._name, data[start:end])
 
     def _on_header_value(self, data: bytes, start: int, end: int) -> None:
-        self._value += data[start:end]
+        self._value = self._longer(self._value, data[start:end])
+
+    def _longer(self, text: bytes, more: bytes) -> bytes:
+        if len(text) + len(more) > LONGEST_HEADER or len(self._headers) >= MOST_HEADERS:
+            raise HTTPException(400, "A part of the form has too long a head.")
+        return text + more
 
     def _on_header_end(self) -> None:
         self._headers[self._name.lower()] = self._value

@@ -24,7 +24,7 @@ export function nearestPanel(study, view) {
         );
         if (mine !== turn) return;
         fill(content, pictures(picture, [x, y], support, found), layers(found));
-        announce(`Nearest normal patch: ${found.support}, distance ${number(found.distance)}`);
+        announce(`Nearest normal patch: ${nameOf(found)}, distance ${number(found.distance)}`);
       } catch (error) {
         if (mine === turn) fill(content, problem(error));
       }
@@ -39,9 +39,11 @@ const hint = () =>
   });
 
 function pictures(picture, here, support, found) {
-  const there = [
-    found.x * (support.width / (found.size_hw?.[1] ?? support.width)),
-    found.y * (support.height / (found.size_hw?.[0] ?? support.height)),
+  // The picture is smaller than the image that the place is told in; some bundles tell no place.
+  const [height, width] = found.size_hw ?? [support.height, support.width];
+  const there = found.x !== null && [
+    (found.x * support.width) / width,
+    (found.y * support.height) / height,
   ];
   return h(
     "div",
@@ -51,7 +53,7 @@ function pictures(picture, here, support, found) {
       "This patch",
       `at ${Math.floor(here[0])}, ${Math.floor(here[1])}`,
     ),
-    figure(marked(support, there), found.support, `distance ${number(found.distance)}`),
+    figure(marked(support, there), nameOf(found), `distance ${number(found.distance)}`),
   );
 }
 
@@ -66,13 +68,20 @@ function figure(canvas, title, note) {
   );
 }
 
-/** A picture, whole, with a ring around the place. */
-function marked(bitmap, [x, y]) {
+/** Files that were uploaded for a fit have numbers for names; those say less than the order. */
+function nameOf({ support, index }) {
+  return /^\d{6}\./.test(support) ? `Support image ${index + 1}` : support;
+}
+
+/** A picture, whole, with a box around the place. */
+function marked(bitmap, place) {
   const scale = CROP_PX / Math.max(bitmap.width, bitmap.height);
   const canvas = h("canvas", { width: 2 * CROP_PX, height: 2 * CROP_PX });
   const context = canvas.getContext("2d");
   const [left, top] = [CROP_PX - bitmap.width * scale, CROP_PX - bitmap.height * scale];
   context.drawImage(bitmap, left, top, 2 * bitmap.width * scale, 2 * bitmap.height * scale);
+  if (!place) return canvas;
+  const [x, y] = place;
   for (const [colour, width] of [
     ["#000", 6],
     ["#fff", 3],
