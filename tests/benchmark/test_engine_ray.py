@@ -143,7 +143,7 @@ def test_a_cluster_that_is_there_already_is_used_and_left(tmp_path, tests_import
         todo = stub_jobs(tmp_path, "work", "fail", "work")
         run_on_ray(todo, 2, desk.start, desk.end, cluster.address)
         assert desk.ended == {"work-0": "", "fail-1": "chest.png: is damaged.", "work-2": ""}
-        assert cluster.head_node.all_processes_alive()
+        assert cluster.head_node.remaining_processes_alive()
     finally:
         cluster.shutdown()
 

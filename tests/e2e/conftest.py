@@ -128,7 +128,8 @@ def _address(process: "subprocess.Popen[bytes]", log: Path, seconds: float = 180
     raise AssertionError(f"The service did not start:\n{log.read_text()}")
 
 
-@pytest.fixture(scope="session")
+# Per file: a Playwright that stays open would keep other files of the same process from one.
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     if CHROMIUM is None:
         pytest.skip("needs chromium (Debian: apt install chromium)")
@@ -156,7 +157,7 @@ def _failure(request: Any) -> str:
     return "" if request.failure == "net::ERR_ABORTED" else f"{request.url} {request.failure}"
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def session(browser: Browser, service: Service) -> Any:
     """The cookie of a browser that gave the token, after it gave a wrong one."""
     context = browser.new_context()

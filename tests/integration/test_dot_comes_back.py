@@ -74,7 +74,7 @@ def fit_on(files, settings, out):
 
 
 def score(bundle, path, out, axis=None):
-    score_command(bundle, [path], out, axis=axis, device="cpu")
+    score_command([bundle, path], out, axis=axis, device="cpu")
     with (out / "scores.csv").open(newline="", encoding="utf-8") as file:
         return {row["case"]: row for row in csv.DictReader(file)}
 

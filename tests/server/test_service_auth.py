@@ -157,6 +157,17 @@ def test_others_are_served_with_a_token_only(tmp_path):
         check_exposure(settings.model_copy(update={"token": TOKEN}))
 
 
+def test_a_proxys_name_needs_a_token_and_is_then_answered(make_client, tmp_path):
+    names = {"public_hosts": ("recap.example",)}
+    with pytest.raises(SettingsError, match="--token-file"):
+        check_exposure(ServerSettings(bundles=(), data=tmp_path, **names))
+    client = make_client(token=TOKEN, **names)
+    headers = {"Host": "recap.example", "Origin": "https://recap.example", **BEARER}
+    assert client.delete(f"{API}/jobs/{JOB}", headers=headers).status_code == 404
+    headers["Host"] = "evil.example"
+    assert client.delete(f"{API}/jobs/{JOB}", headers=headers).status_code == 421
+
+
 def test_loopback_names():
     assert all(map(is_loopback, ["127.0.0.1", "127.1.2.3", "::1", "localhost"]))
     assert not any(map(is_loopback, ["", "0.0.0.0", "localhost.evil.example", "10.0.0.1"]))

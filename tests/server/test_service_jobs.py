@@ -235,3 +235,13 @@ def test_old_jobs_are_forgotten(store):
     jobs.cancel(job)
     assert jobs.expire(time.time() + 1) == 1
     assert not store.job_folder(job).exists()
+
+
+def test_a_full_disk_is_told_and_leaves_nothing(client, monkeypatch, tmp_path):
+    def fail(*arguments):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("recap.server.jobs.move_into_place", fail)
+    assert upload(client, png()).status_code == 507
+    for folder in ("jobs", "incoming"):
+        assert list((tmp_path / "data" / folder).iterdir()) == []

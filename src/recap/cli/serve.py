@@ -20,6 +20,10 @@ def serve_command(
     token_file: Annotated[
         Path | None, typer.Option(help="A file with the token that clients must send.")
     ] = None,
+    public_host: Annotated[
+        list[str] | None,
+        typer.Option(help="A name that a proxy on this machine serves it under. Repeatable."),
+    ] = None,
     max_upload_mb: Annotated[int, typer.Option(min=1, help="Of one request.")] = 512,
     max_megapixels: Annotated[
         int, typer.Option(min=1, help="Of one request, all images together.")
@@ -53,6 +57,7 @@ def serve_command(
         "host": host,
         "port": port,
         "token": None if token_file is None else read_token(token_file),
+        "public_hosts": tuple(public_host or ()),
         "max_upload_mb": max_upload_mb,
         "max_megapixels": max_megapixels,
         "queue": queue,

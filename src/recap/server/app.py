@@ -4,6 +4,7 @@ import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+from anyio import to_thread
 from fastapi import Depends, FastAPI, Request
 from fastapi.responses import JSONResponse
 from starlette.concurrency import run_in_threadpool
@@ -59,6 +60,8 @@ def _include_routes(app: FastAPI) -> None:
 @asynccontextmanager
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     service: Service = app.state.service
+    # Uploads that wait for an inspector hold a thread each; all others keep theirs.
+    to_thread.current_default_thread_limiter().total_tokens += service.settings.uploads_at_once
     await run_in_threadpool(service.start)
     try:
         yield

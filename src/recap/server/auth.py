@@ -26,7 +26,7 @@ class Gate:
         # Sessions outlive a restart, and end when the token is changed.
         self._key = _digest(b"session:" + self._digest)
         self._loopback = settings.is_loopback
-        self._host = settings.host
+        self._hosts = {settings.host, *settings.public_hosts}
         self._wrong = Rate(WRONG_TOKENS_PER_MINUTE)
 
     def is_token(self, given: str) -> bool:
@@ -93,7 +93,7 @@ class Gate:
             name = urlsplit(f"//{host}").hostname or ""
         except ValueError:
             return False
-        return is_loopback(name) or name == self._host
+        return is_loopback(name) or name in self._hosts
 
     def _sign(self, content: str) -> str:
         return hmac.new(self._key, content.encode("utf-8", "replace"), hashlib.sha256).hexdigest()

@@ -14,7 +14,7 @@ from recap.server.inspector import UNREADABLE
 # A process that has seen this many uploads makes room for a fresh one.
 MOST_UPLOADS = 500
 # Of Python and the decoders, and of a pixel as float32 while it is scaled and grown.
-BASE_BYTES, BYTES_PER_PIXEL = 3 * 2**29, 12
+BASE_BYTES, BYTES_PER_PIXEL = 3 * 2**29, 8
 _FALLEN = {
     "status": UNREADABLE,
     "detail": "The upload cannot be read: its decoder crashed or took too long.",
@@ -24,11 +24,12 @@ _FALLEN = {
 class Inspector:
     """One process, asked one thing at a time."""
 
-    def __init__(self, memory_bytes: int) -> None:
+    def __init__(self, pixels: int) -> None:
         self.asked = 0
+        limits = [BASE_BYTES + BYTES_PER_PIXEL * pixels, pixels]
         self._process = subprocess.Popen(
             # Without -P, modules of the folder that the service runs in would be imported.
-            [sys.executable, "-P", "-m", "recap.server.inspector", str(memory_bytes)],
+            [sys.executable, "-P", "-m", "recap.server.inspector", *map(str, limits)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -74,7 +75,7 @@ class Inspection:
     """Inspectors that wait for uploads. `check` may be called from any thread."""
 
     def __init__(self, most: int, seconds: float, pixels: int) -> None:
-        self._memory = BASE_BYTES + BYTES_PER_PIXEL * pixels
+        self._pixels = pixels
         self._free: list[Inspector] = []
         self._places = threading.Semaphore(most)
         self._guard = threading.Lock()
@@ -83,7 +84,7 @@ class Inspection:
     def start(self) -> None:
         """Have one ready: the first upload need not wait for its imports."""
         with self._guard:
-            self._free.append(Inspector(self._memory))
+            self._free.append(Inspector(self._pixels))
 
     def check(self, request: dict[str, Any]) -> dict[str, Any]:
         """Have an upload looked at; an inspector that falls over it is an answer too."""
@@ -108,4 +109,4 @@ class Inspection:
         with self._guard:
             if self._free:
                 return self._free.pop()
-        return Inspector(self._memory)
+        return Inspector(self._pixels)

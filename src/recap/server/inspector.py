@@ -1,4 +1,6 @@
-"""A process that looks at uploads before anybody else: `python -m recap.server.inspector BYTES`.
+"""A process that looks at uploads before anybody else.
+
+    python -m recap.server.inspector BYTES PIXELS
 
 Decoders are large C libraries, and the files come from anywhere. So they are first decoded here,
 where a crash, a hang or a claim for memory ends this process and not the service. Requests and
@@ -11,20 +13,21 @@ import resource
 import shutil
 import signal
 import sys
+import time
 from pathlib import Path, PurePosixPath
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 from recap.config import ReadingSettings
 from recap.data.cases import Found, find_cases
 from recap.errors import InputError, RecapError
 from recap.fetch import unpack_archive
-from recap.io import open_file, read_image, read_mask
+from recap.io import open_file, raster, read_image, read_mask, voxels
 from recap.io.case import Case
 from recap.io.sniff import sniff
-from recap.server.placing import Placer, in_client_words
+from recap.server.placing import Placer, case_name, in_client_words
 
-# Images beyond these are decoded when they are scored: nobody waits minutes for an answer.
-FULLY_DECODED = 64
+# Images that are left after this time are decoded when they are scored: somebody waits.
+DECODE_SECONDS = 10.0
 UNSUPPORTED, TOO_LARGE, UNREADABLE = 415, 413, 422
 
 
@@ -36,12 +39,23 @@ class RefusedError(Exception):
         self.status = status
 
 
+class Checked(NamedTuple):
+    """What an upload holds."""
+
+    images: int
+    problems: list[tuple[str, str]]
+    """Cases that cannot be read, and why."""
+
+
 def main() -> None:
     """Answer requests until the service closes its end of the pipe."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # what a decoder prints must not stand among the answers
-    memory = int(sys.argv[1])
+    memory, pixels = map(int, sys.argv[1:])
+    # A volume that declares more is refused by its header, before anything is unpacked.
+    voxels.MAX_VOXELS = min(voxels.MAX_VOXELS, pixels)
+    raster.MAX_PIXELS = min(raster.MAX_PIXELS, pixels)
     resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     serve(sys.stdin, answers)
@@ -60,20 +74,22 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
     folder = Path(request["folder"])
     try:
         if request["task"] == "score":
-            images = inspect_cases(folder, request, placer)
+            checked = inspect_cases(folder, request, placer)
         else:
-            images = inspect_support(folder, request, placer)
+            checked = inspect_support(folder, request, placer)
     except RefusedError as error:
         return _refusal(error.status, str(error), folder, placer)
     except RecapError as error:
-        return _refusal(UNREADABLE, str(error), folder, placer)
+        # What readers say of a file with more pixels or voxels than they take.
+        status = TOO_LARGE if "the most that is read" in str(error) else UNREADABLE
+        return _refusal(status, str(error), folder, placer)
     except MemoryError:
         return _refusal(TOO_LARGE, "This takes more memory than the service has.", folder, placer)
     # Whatever a hostile file brings about, this process answers.
     except Exception as error:
         reason = f"The upload cannot be read ({type(error).__name__})."
         return _refusal(UNREADABLE, reason, folder, placer)
-    return {"status": 200, "names": placer.names, "images": images}
+    return {"status": 200, "names": placer.names, **checked._asdict()}
 
 
 def _refusal(status: int, detail: str, folder: Path, placer: Placer) -> dict[str, Any]:
@@ -82,8 +98,8 @@ def _refusal(status: int, detail: str, folder: Path, placer: Placer) -> dict[str
     return {"status": status, "detail": " ".join(text.split())[:600]}
 
 
-def inspect_cases(folder: Path, request: dict[str, Any], placer: Placer) -> int:
-    """Put an upload's files where they will be scored from; returns how many images they hold."""
+def inspect_cases(folder: Path, request: dict[str, Any], placer: Placer) -> Checked:
+    """Put an upload's files where they will be scored from, and look at all of them."""
     upload = folder / "upload"
     upload.mkdir()
     for raw, given in request["files"]:
@@ -93,7 +109,7 @@ def inspect_cases(folder: Path, request: dict[str, Any], placer: Placer) -> int:
         _deidentify(file)
     search = find_cases([upload], folder / "scratch")
     _drop_unused(upload, search.cases)
-    return _decode_all(search.cases, request)
+    return _decode_all(search.cases, request, placer)
 
 
 def _place_file(
@@ -146,41 +162,48 @@ def _drop_unused(upload: Path, cases: tuple[Found, ...]) -> None:
             file.unlink()
 
 
-def _decode_all(cases: tuple[Found, ...], request: dict[str, Any]) -> int:
-    """An upload is refused if not one of its cases can be read; else bad ones become rows."""
+def _decode_all(cases: tuple[Found, ...], request: dict[str, Any], placer: Placer) -> Checked:
+    """An upload is refused if not one of its cases can be read.
+
+    Else those that cannot be read are told of, and nobody opens them again: their files go.
+    """
     reading = ReadingSettings(**request["reading"])
-    budget, images, pixels, problem = FULLY_DECODED, 0, 0, ""
-    readable = 0
-    for found in cases:
+    deadline = time.monotonic() + DECODE_SECONDS
+    images, pixels, hide = 0, 0, request["deidentify"]
+    problems: list[tuple[str, str]] = []
+    for number, found in enumerate(cases):
         try:
             case = found.open(reading)
-            budget, size = _decode(case, budget)
+            pixels += _decode(case, deadline)
         except RecapError as error:
-            problem = problem or str(error)
+            problems.append((case_name(found, placer.names, number, hide), str(error)))
+            for file in found.files:
+                file.unlink(missing_ok=True)
             continue
-        readable += 1
         images += len(case.images)
-        pixels += size
         if pixels > request["max_pixels"]:
             most = request["max_pixels"] // 10**6
             raise RefusedError(TOO_LARGE, f"The images have more than {most} million pixels.")
-    if not readable:
-        raise RefusedError(UNREADABLE, problem)
-    return images
+    if not images:
+        raise InputError(problems[0][1])
+    upload = Path(request["folder"]) / "upload"
+    told = [(name, in_client_words(text, upload, placer.names, hide)) for name, text in problems]
+    return Checked(images, told)
 
 
-def _decode(case: Case, budget: int) -> tuple[int, int]:
-    """Read a case's images as far as the budget goes; returns what is left, and its pixels."""
+def _decode(case: Case, deadline: float) -> int:
+    """Read a case's images while there is time; returns its pixels."""
     if not len(case.images):
         raise InputError(f"{case.source}: holds no images.")
-    first = case.images[0]
-    for number in range(1, min(len(case.images), budget)):
+    height, width = case.images[0].size_hw
+    for number in range(1, len(case.images)):
+        if time.monotonic() > deadline:
+            break
         case.images[number]
-    height, width = first.size_hw
-    return max(1, budget - len(case.images)), height * width * len(case.images)
+    return height * width * len(case.images)
 
 
-def inspect_support(folder: Path, request: dict[str, Any], placer: Placer) -> int:
+def inspect_support(folder: Path, request: dict[str, Any], placer: Placer) -> Checked:
     """Check labelled images and their masks: each mask of its image's size.
 
     `files` are (raw name, client's name, role, name here). To fit, each file must be one image;
@@ -206,7 +229,7 @@ def inspect_support(folder: Path, request: dict[str, Any], placer: Placer) -> in
         if role == "abnormals":
             sizes[target.stem] = size_hw
     shutil.rmtree(folder / "raw")
-    return images
+    return Checked(images, [])
 
 
 def _labelled(path: Path, request: dict[str, Any]) -> tuple[int, tuple[int, int]]:
@@ -215,7 +238,7 @@ def _labelled(path: Path, request: dict[str, Any]) -> tuple[int, tuple[int, int]
     if request["task"] == "fit":
         return 1, read_image(path, reading).size_hw
     case = open_file(path, reading)
-    _, pixels = _decode(case, FULLY_DECODED)
+    pixels = _decode(case, time.monotonic() + DECODE_SECONDS)
     if pixels > request["max_pixels"]:
         raise RefusedError(TOO_LARGE, f"{path}: has too many pixels.")
     return len(case.images), case.images[0].size_hw

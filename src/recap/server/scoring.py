@@ -52,16 +52,21 @@ def score_job(
             count(before + within)
 
         try:
-            parts = Parts(None) if ready else Parts(folder / "work" / f"{number:05d}")
+            case = found.open(detector.card.settings.reading)
+            # Many images take long, so what is done of them outlives a kill.
+            work = folder / "work" / f"{number:05d}" if len(case.images) > 1 else None
+            parts = Parts(work)
             for index, part in enumerate(ready):
                 parts.put(index, part)
-            case = found.open(detector.card.settings.reading)
             record = _score_case(detector, case, parts, case_folder(out, number), step)
             done += len(case.images)
         except RecapError as error:
             text = in_client_words(str(error), folder / "upload", job.names, hide)
             record = {"status": "error", "error": text}
         records.append({"id": number, "name": name, **record})
+    for given, text in job.options.get("problems", []):  # found when it was uploaded
+        name = _unique(given, records)
+        records.append({"id": len(records), "name": name, "status": "error", "error": text})
     _refuse_nothing(records)
     return _write(job, detector, out, records)
 
@@ -122,7 +127,10 @@ def _write(
         "job": job.id,
         "bundle": job.bundle,
         "fingerprint": detector.card.fingerprint,
-        "encoder": detector.card.encoder.model_dump(),
+        "encoder": {
+            "name": Path(detector.card.encoder.name).name,  # it may be a folder of this machine
+            "sha256": detector.card.encoder.sha256,
+        },
         "version": __version__,
         "scale": list(detector.map_scale),
         "cases": records,

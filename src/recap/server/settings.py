@@ -24,6 +24,8 @@ class ServerSettings(Section):
     data: Path
     host: str = "127.0.0.1"
     port: Annotated[int, Field(ge=0, le=65535)] = 8000
+    public_hosts: tuple[str, ...] = ()
+    """Names under which a proxy on this machine makes the service known to others."""
     token: str | None = None
     max_upload_mb: Annotated[int, Field(ge=1)] = 512
     """Of one request, all files together, as sent."""
@@ -78,10 +80,11 @@ def is_loopback(host: str) -> bool:
 
 def check_exposure(settings: ServerSettings) -> None:
     """Refuse to serve others without a token, and tokens that can be guessed."""
-    if settings.token is None and not settings.is_loopback:
+    if settings.token is None and (settings.public_hosts or not settings.is_loopback):
+        where = next(iter(settings.public_hosts), settings.host)
         raise SettingsError(
-            f"--host {settings.host} is open to other machines, which needs a token. Write one to "
-            "a file (for example with `openssl rand -hex 32`) and pass --token-file FILE."
+            f"{where} is open to other machines, which needs a token. Write one to a file (for "
+            "example with `openssl rand -hex 32`) and pass --token-file FILE."
         )
 
 

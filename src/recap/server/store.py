@@ -65,6 +65,7 @@ class Store:
 
     def __init__(self, root: Path) -> None:
         self.root = root.resolve()
+        self.root.mkdir(parents=True, exist_ok=True, mode=0o700)
         for folder in ("incoming", "jobs", "bundles"):
             (self.root / folder).mkdir(parents=True, exist_ok=True, mode=0o700)
         self._lock_file = _hold(self.root / LOCK)

@@ -1,6 +1,7 @@
 """From a request with files to an accepted job."""
 
 import shutil
+import sqlite3
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,7 @@ from starlette.concurrency import run_in_threadpool
 from recap.config import ReadingSettings
 from recap.server.auth import client_of
 from recap.server.jobs import Kind, NewJob, QueueFullError
+from recap.server.logs import log_failure
 from recap.server.service import Service
 from recap.server.settings import MEGABYTE
 from recap.server.store import new_id, remove
@@ -19,6 +21,7 @@ from recap.server.uploads import Form, receive_form
 
 LONGEST_KEY = 200
 _SPARE_BYTES = 512 * MEGABYTE
+_DISK = "The disk of the service is full, or cannot be written to."
 
 
 @dataclass(frozen=True)
@@ -53,6 +56,9 @@ async def submit(request: Request, service: Service, understand: Understand) -> 
             return await run_in_threadpool(_accept, service, form, job, understand, key)
         except QueueFullError as error:
             raise _later(service, "The queue is full.") from error
+        except (OSError, sqlite3.OperationalError) as error:
+            log_failure(error, f"upload {job}")
+            raise HTTPException(507, _DISK) from error
         finally:
             await run_in_threadpool(remove, folder)
 
@@ -66,7 +72,7 @@ def _accept(service: Service, form: Form, job: str, understand: Understand, key:
         raise HTTPException(answer["status"], answer["detail"])
     hide = service.settings.deidentify
     names = dict.fromkeys(answer["names"], "") if hide else answer["names"]
-    options = {**wanted.options, "deidentify": hide}
+    options = {**wanted.options, "deidentify": hide, "problems": answer["problems"]}
     new = NewJob(job, wanted.kind, wanted.bundle, options, names, answer["images"], key)
     return service.jobs.accept(new)
 
@@ -98,7 +104,7 @@ def _refuse_if_full(service: Service) -> None:
         raise _later(service, "The queue is full.") from error
     free = shutil.disk_usage(service.jobs.store.root).free
     if free < _SPARE_BYTES + service.settings.max_upload_bytes:
-        raise HTTPException(507, "The disk of the service is full.")
+        raise HTTPException(507, _DISK)
 
 
 def _later(service: Service, reason: str) -> HTTPException:

@@ -43,7 +43,8 @@ class Form:
 async def receive_form(request: Request, raw: Path, settings: ServerSettings) -> Form:
     """Read a multipart form; files go to `raw` under numbers."""
     boundary = _boundary(request)
-    if int(request.headers.get("content-length") or 0) > settings.max_upload_bytes:
+    declared = request.headers.get("content-length", "0")
+    if declared.isdecimal() and int(declared[:18]) > settings.max_upload_bytes:
         raise _too_large(settings)
     raw.mkdir(parents=True)
     parser = _FormParser(boundary, raw, settings)
