@@ -81,7 +81,7 @@ def use(page, card, name, file):
 
 def test_the_nearest_normal_patch_is_shown(page, pictures):
     open_fit(page, pictures)
-    # A bundle fitted here keeps pictures of its support images.
+    page.get_by_label("Keep small pictures").check()
     use(page, fit(page, "with-pictures"), "with-pictures", pictures["test-abnormal"][1])
     canvas = page.locator(".pane canvas")
     page.get_by_text("Explain", exact=True).click()

@@ -48,6 +48,9 @@ def test_scores_and_levels_are_those_of_the_images(plain, normals, abnormals, ca
     assert calibration.map_level == np.nextafter(maxima[-2], np.inf)  # 2 / 26 ≤ 0.1
     assert len(calibrated.descriptors) == len(calibration.domain.distances) == 33
     assert plain.card.calibration.source == "leave-one-out"  # untouched
+    low, high = calibrated.map_scale
+    assert low == plain.map_scale[0]
+    assert high == max(plain.card.map_scale[1], calibration.map_level)  # regions stand out
 
 
 def test_every_prediction_carries_its_decision(calibrated, normals, abnormals):

@@ -43,6 +43,7 @@ def test_a_fit_is_that_of_the_library(client, folders, bundles, tmp_path):
     assert (job["status"], job["result"]) == ("done", {"bundle": "mine"})
     mine = client.get(f"{API}/bundles").json()[-1]
     assert (mine["name"], mine["made_here"], mine["mode"]) == ("mine", True, "few-shot")
+    assert not mine["support_pictures"]  # unless asked for
     with zipfile.ZipFile(
         io.BytesIO(client.get(f"{API}/bundles/mine/download.zip").content)
     ) as archive:
@@ -57,7 +58,7 @@ def test_a_fit_is_that_of_the_library(client, folders, bundles, tmp_path):
 
 def test_a_fitted_bundle_scores_and_shows_its_support(client, folders):
     files = form(folders, "normals", "abnormals") + form(folders, "masks")[:1]
-    assert ended(client, fit(client, files))["status"] == "done"
+    assert ended(client, fit(client, files, keep_thumbnails=True))["status"] == "done"
     job = ended(client, upload(client, png(), bundle="mine"))
     assert (job["status"], job["bundle"]) == ("done", "mine")
     assert client.get(f"{API}/bundles/mine/support/2.png").status_code == 200
@@ -74,7 +75,8 @@ def test_a_fitted_bundle_scores_and_shows_its_support(client, folders):
 def test_why_a_place_looks_abnormal(client, folders, tmp_path):
     from recap.scoring.explain import explain
 
-    assert ended(client, fit(client, form(folders, "normals")))["status"] == "done"
+    fitted = ended(client, fit(client, form(folders, "normals"), keep_thumbnails=True))
+    assert fitted["status"] == "done"
     job = ended(client, upload(client, png(5), bundle="mine"))
     address = f"{API}/jobs/{job['id']}/cases/0/nearest"
     found = client.get(address, params={"x": 50, "y": 7}).json()

@@ -1,6 +1,7 @@
 """A saved detector: a folder of `bundle.json` (what it is) and `head.safetensors` (numbers)."""
 
 import json
+import math
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -45,7 +46,7 @@ class Card(BaseModel):
     support: list[dict[str, Any]]
     losses: dict[str, float]
     map_scale: tuple[float, float]
-    """Map values drawn from nothing to full strength, the same for every image."""
+    """Map values drawn from nothing to full strength, as the fit suggests; see `drawn_scale`."""
     versions: dict[str, str]
     fingerprint: str
     """Of the fit; calibration leaves it as it is."""
@@ -53,6 +54,16 @@ class Card(BaseModel):
     thumbnails: int = 0
     """How many small pictures of support images lie in the bundle: images of patients, kept only
     where that was asked for."""
+
+    @property
+    def drawn_scale(self) -> tuple[float, float]:
+        """Map values drawn from nothing to full strength, the same for every image.
+
+        Nothing below the level of a region is drawn as strongly as a region.
+        """
+        low, high = self.map_scale
+        level = self.calibration.map_level if self.calibration is not None else high
+        return low, max(high, level) if math.isfinite(level) else high
 
 
 def write_bundle(

@@ -47,8 +47,8 @@ class Detector:
 
     @property
     def map_scale(self) -> tuple[float, float]:
-        """The map values drawn from nothing to full strength, fixed at fitting."""
-        return self.card.map_scale
+        """The map values drawn from nothing to full strength, fixed at fitting and calibration."""
+        return self.card.drawn_scale
 
     def score(self, image: Source) -> Prediction:
         """Score one image: a file, an array or an `Image`."""

@@ -132,7 +132,7 @@ def describe(name: str, card: Card, made_here: bool) -> dict[str, Any]:
         "encoder": Path(card.encoder.name).name,
         "input_px": card.settings.encoder.input_px,
         "fingerprint": card.fingerprint,
-        "scale": list(card.map_scale),
+        "scale": list(card.drawn_scale),
         "support": support_counts(card),
         "support_pictures": card.thumbnails > 0,
         "made_here": made_here,

@@ -37,6 +37,8 @@ class FitOptions(Section):
     epochs: Annotated[int, Field(ge=1, le=1000)] | None = None
     augment: bool = True
     encoder_of: str | None = None
+    keep_thumbnails: bool = False
+    """Small pictures of the normal images go into the bundle; they are images of patients."""
 
 
 class CalibrateOptions(Section):
@@ -137,7 +139,8 @@ def run_fit(job: Job, folder: Path, out: Path, device: str, progress: Progress) 
             raise
         shutil.rmtree(work)  # what a power cut left of it cannot be used
         detector = fit_few_shot(support, settings, **where)
-    detector.save(out, thumbnails=thumbnails(support))
+    kept = thumbnails(support) if job.options["keep_thumbnails"] else None
+    detector.save(out, thumbnails=kept)
     return detector
 
 

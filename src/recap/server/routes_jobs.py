@@ -82,7 +82,11 @@ def _understand_fit(service: Service, form: Form) -> Wanted:
     settings = fit_settings(options, service.bundles)
     if service.bundles.folder(options.name) is not None:
         raise HTTPException(409, "options.name: a bundle is called so already.")
-    told = {"name": options.name, "settings": settings.model_dump(mode="json")}
+    told = {
+        "name": options.name,
+        "settings": settings.model_dump(mode="json"),
+        "keep_thumbnails": options.keep_thumbnails,
+    }
     return Wanted("fit", options.name, settings.reading, place_support(form), told)
 
 

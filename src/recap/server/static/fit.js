@@ -49,6 +49,7 @@ class FitPage {
       max: 1000,
       placeholder: "of the preset",
     });
+    this.keepThumbnails = h("input", { id: "fit-thumbnails", type: "checkbox" });
     this.button = h("button", { type: "submit", class: "primary", text: "Fit" });
     this.element = this.#build();
     this.#refresh();
@@ -85,6 +86,12 @@ class FitPage {
       field("Preset", this.preset),
       field("Epochs", this.epochs),
       this.button,
+      h(
+        "label",
+        { class: "check", for: this.keepThumbnails.id },
+        this.keepThumbnails,
+        " Keep small pictures of the normal images in the bundle, to show the nearest normal patch. They are images of patients.",
+      ),
     );
     return h(
       "div",
@@ -259,6 +266,7 @@ class FitPage {
       name: this.name.value,
       preset: this.preset.value,
       encoder_of: this.base.value,
+      keep_thumbnails: this.keepThumbnails.checked,
     };
     if (this.epochs.value) options.epochs = Number(this.epochs.value);
     form.append("options", JSON.stringify(options));
