@@ -4,8 +4,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 LIGHT := $(VENV)/.installed-for-demo
+DOCS := $(VENV)/.installed-for-docs
 
-.PHONY: install demo test test-fast lint bench clean
+.PHONY: install demo docs test test-fast lint bench clean
 
 install: $(STAMP)
 
@@ -34,12 +35,21 @@ test-fast: install
 	HYPOTHESIS_PROFILE=quick $(BIN)/python -m pytest -n auto --dist loadfile -m 'not slow'
 
 lint: install
-	$(BIN)/ruff check src tests benchmarks
-	$(BIN)/ruff format --check src tests benchmarks
+	$(BIN)/ruff check src tests benchmarks docs/hooks
+	$(BIN)/ruff format --check src tests benchmarks docs/hooks
 	$(BIN)/mypy
+
+# The documentation, in site/; its tools are no part of the others' needs.
+$(DOCS): pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[docs]'
+	touch $@
+
+docs: $(DOCS)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 bench: install
 	$(BIN)/python benchmarks/fit_speed.py
 
 clean:
-	rm -rf $(VENV) build dist demo-out .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) build dist demo-out site .pytest_cache .mypy_cache .ruff_cache
