@@ -28,6 +28,9 @@ def test_run_then_table(run_bench, command, tmp_path):
         table = command("bench", "table", tmp_path / "runs", "--format", form)
         assert table.code == 0, table.err
         assert mark in table.out
+    ours = command("bench", "table", tmp_path / "runs", "--ours")
+    assert "Ours only" in ours.out
+    assert "As published" not in ours.out
 
 
 def test_wrong_options_are_told(run_bench, command, tmp_path):

@@ -106,15 +106,21 @@ def run(
 def table(
     out: Annotated[Path, typer.Argument(help="The folder of `recap bench run`.")],
     form: Annotated[str, typer.Option("--format", help="md, csv, latex or html.")] = "md",
+    ours: Annotated[
+        bool, typer.Option("--ours", help="Our results alone, in one table; nothing published.")
+    ] = False,
 ) -> None:
     """Print the paper's tables: ours beside the published numbers, with what must be said."""
     from typing import get_args
 
     from recap.benchmark.collect import collect
+    from recap.benchmark.own_table import own_table
     from recap.benchmark.table_render import Format, render
     from recap.benchmark.tables import paper_tables
     from recap.errors import SettingsError
 
     if form not in get_args(Format):
         raise SettingsError(f"--format {form}: use one of {', '.join(get_args(Format))}.")
-    typer.echo(render(paper_tables(collect(out)), form))  # type: ignore[arg-type]
+    results = collect(out)
+    tables = [own_table(results.runs)] if ours else paper_tables(results)
+    typer.echo(render(tables, form))  # type: ignore[arg-type]
