@@ -1,4 +1,5 @@
 import json
+import shutil
 
 import pytest
 
@@ -31,6 +32,25 @@ def test_run_then_table(run_bench, command, tmp_path):
     ours = command("bench", "table", tmp_path / "runs", "--ours")
     assert "Ours only" in ours.out
     assert "As published" not in ours.out
+
+
+def test_settings_can_be_chosen_without_any_test_image(command, domains, tiny, tmp_path):
+    data, runs = tmp_path / "data", tmp_path / "runs"
+    for domain in domains:
+        shutil.copytree(domain.root / "valid", data / domain.root.name / "valid")
+    where = ("--data", data, "--out", runs, "--on", "pool")
+    options = ("--shots", "2", "--seeds", "0", "--methods", "nearest")
+    result = command("bench", "run", *where, *options, *tiny)
+    assert result.code == 0, result.err
+    (file, *_) = sorted((runs / "cells").rglob("*.json"))
+    found = json.loads(file.read_text())
+    assert found["cell"]["on"] == "pool"
+    pool = next(d for d in domains if d.name == found["cell"]["dataset"]).pool()
+    assert found["counts"]["normal"] == sum(not s.abnormal for s in pool) - 2
+    assert "Image AUROC" in command("bench", "table", runs, "--on", "pool").out
+    # They never stand among results of test images.
+    assert "Image AUROC" not in command("bench", "table", runs, "--ours").out
+    assert "--on train" in command("bench", "table", runs, "--on", "train").err
 
 
 def test_wrong_options_are_told(run_bench, command, tmp_path):

@@ -8,6 +8,7 @@ from recap.data.benchmark import Domain, read_domain
 from recap.data.supports import (
     Support,
     draw_support,
+    held_out_pool,
     known_patient,
     read_support,
     support_hashes,
@@ -143,6 +144,21 @@ def test_draws_by_patient_go_round(patients: Domain, draw: int) -> None:
     for shots in range(1, 12):
         part = draw_support(patients, shots, draw, by_patient=True)
         assert part == Support(whole.normal[:shots], whole.abnormal[:shots])
+
+
+@pytest.mark.parametrize("draw", range(5))
+def test_what_is_held_out_of_the_pool_shows_nobody_of_the_support(
+    patients: Domain, domain: Domain, draw: int
+) -> None:
+    support = draw_support(patients, 2, draw)
+    used = {*support.normal, *support.abnormal}
+    held_out = held_out_pool(patients, support)
+    known = {known_patient(s) for s in used} - {""}
+    left = [s for s in patients.pool() if s not in used and known_patient(s) not in known]
+    assert held_out == left
+    assert 0 < len(held_out) < len(patients.pool()) - len(used) or not known
+    assert held_out_pool(patients) == patients.pool()
+    assert len(held_out_pool(domain, draw_support(domain, 3))) == len(domain.pool()) - 6
 
 
 def test_patients_are_found_in_file_names(domain: Domain, tmp_path: Path) -> None:

@@ -5,12 +5,15 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from recap.atomic import write_atomic
 from recap.config import AnySettings, PeerSettings, Settings
 from recap.errors import InputError
 from recap.peers.methods import has_zero_shot
+
+MeasuredOn = Literal["test", "pool"]
+"""The test split; or what the support set leaves of the pool, to choose settings by."""
 
 
 @dataclass(frozen=True)
@@ -25,6 +28,7 @@ class Cell:
     """Which support set is drawn; it does not depend on the seed unless asked to."""
     exclude: str = ""
     """The sha256 of the exclusion list, if there is one."""
+    on: MeasuredOn = "test"
 
     @property
     def name(self) -> str:
@@ -37,6 +41,7 @@ class Cell:
         """The same for cells whose fitted detectors differ in how they score alone."""
         content = self.as_json()
         del content["exclude"]
+        content.pop("on", None)
         own = self.settings
         if isinstance(own, Settings) and not own.training.train_with_memory:
             del content["settings"]["memory"]["weight"]
@@ -44,7 +49,8 @@ class Cell:
 
     def as_json(self) -> dict[str, Any]:
         """The cell as it stands in its result."""
-        return {
+        content: dict[str, Any] = {} if self.on == "test" else {"on": self.on}
+        return content | {
             "method": self.method,
             "dataset": self.dataset,
             "shots": self.shots,
@@ -65,6 +71,7 @@ def plan_cells(
     seeds: Sequence[int],
     draw_by_seed: bool = False,
     exclude: str = "",
+    on: MeasuredOn = "test",
 ) -> list[Cell]:
     """All cells of a grid that make sense, the cheap ones first; settings by method."""
     cells = []
@@ -75,7 +82,7 @@ def plan_cells(
             for dataset in datasets:
                 for seed in seeds:
                     draw = seed if draw_by_seed else 0
-                    cell = Cell(method, dataset, count, with_seed(own, seed), draw, exclude)
+                    cell = Cell(method, dataset, count, with_seed(own, seed), draw, exclude, on)
                     cells.append(cell)
     return sorted(cells, key=lambda cell: (cell.shots or 10**6, cell.settings.seed))
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from recap.benchmark.experiments import GRID, read_experiment
+from recap.benchmark.experiments import GRID, POOL, read_experiment
 from recap.benchmark.table_cells import ResultCell
 from recap.benchmark.tables import Results
 
@@ -17,6 +17,11 @@ def collect(out: Path) -> Results:
         conditioning=experiment_cells(out, "conditioning"),
         backbones=experiment_cells(out, "backbones"),
     )
+
+
+def collect_pool(out: Path) -> tuple[ResultCell, ...]:
+    """The finished cells that were measured on the pools."""
+    return experiment_cells(out, POOL)
 
 
 def experiment_cells(out: Path, name: str) -> tuple[ResultCell, ...]:

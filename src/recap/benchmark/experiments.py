@@ -16,7 +16,8 @@ from recap.benchmark.cells import Cell, read_results
 from recap.config import settings_from_dict
 from recap.errors import InputError
 
-GRID = "grid"
+GRID, POOL = "grid", "pool"
+"""The grids of `recap bench run`, on the test splits and on the pools."""
 FOLDER = "experiments"
 
 

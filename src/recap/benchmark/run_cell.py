@@ -14,7 +14,7 @@ from recap.benchmark.examples import choose_examples, keep_examples, keep_maps, 
 from recap.config import AnySettings, Settings
 from recap.data import Domain, draw_support
 from recap.data.exclusions import Exclusions
-from recap.data.supports import known_patient
+from recap.data.supports import held_out_pool, known_patient
 from recap.encoders.memo import TapsMemo
 from recap.encoders.vit import Encoder
 from recap.model.recap import ReCAP
@@ -54,7 +54,7 @@ def run_cell(
         if share_heads:
             detector.save(head)
     fitted = time.monotonic()
-    samples = target.test() if exclude is None else exclude.keep(target.test(), target)
+    samples = _measured_images(cell, target, exclude)
     shown = choose_examples(samples)
     measured = measure(detector, samples, keep_maps=shown)
     result = result_of(detector, samples, measured)
@@ -79,6 +79,13 @@ def _fit(
     samples = [*support.normal, *(support.abnormal if uses_abnormal(cell.method) else ())]
     loaded = load_support(samples, cell.settings.reading)
     return fit_support(loaded, cell.settings, **where)
+
+
+def _measured_images(cell: Cell, target: Domain, exclude: Exclusions | None) -> list[Sample]:
+    if cell.on == "pool":
+        support = draw_support(target, cell.shots, cell.draw) if cell.shots else None
+        return held_out_pool(target, support)
+    return target.test() if exclude is None else exclude.keep(target.test(), target)
 
 
 def _with_settings(detector: Detector, settings: AnySettings) -> Detector:

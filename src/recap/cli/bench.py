@@ -12,11 +12,13 @@ from recap.cli.bench_options import (
     EncoderName,
     Exclude,
     Jobs,
+    On,
     Out,
     Seeds,
     Shots,
     choose_domains,
     grid_settings,
+    measured_on,
     tell_failures,
 )
 from recap.cli.bench_report import figures_command, report_command
@@ -48,6 +50,7 @@ def run(
     encoder: EncoderName = None,
     draw_by_seed: DrawBySeed = False,
     exclude: Exclude = None,
+    on: On = "test",
     jobs: Jobs = 1,
     engine: Annotated[
         str, typer.Option(help="local: processes. ray: a cluster whose machines share the folders.")
@@ -69,12 +72,13 @@ def run(
     encoded once for all cells. Interrupted, the same command goes on. Exit code 1: cells failed.
     """
     from recap.benchmark.cells import parse_numbers, plan_cells
-    from recap.benchmark.experiments import GRID, register
+    from recap.benchmark.experiments import GRID, POOL, register
     from recap.benchmark.runner import run_cells
     from recap.cli.bench_live import watching
     from recap.data.exclusions import read_exclusions
 
     settings = grid_settings(methods, preset, peer_preset, config, overrides, encoder)
+    where = measured_on(on, exclude)
     domains, chosen = choose_domains(data, datasets)
     left_out = read_exclusions(exclude) if exclude else None
     cells = plan_cells(
@@ -84,9 +88,11 @@ def run(
         parse_numbers(seeds),
         draw_by_seed,
         left_out.sha256 if left_out else "",
+        where,
     )
     names = dict.fromkeys(cell.method for cell in cells)
-    register(out, GRID, {name: [c for c in cells if c.method == name] for name in names})
+    grid = POOL if where == "pool" else GRID
+    register(out, grid, {name: [c for c in cells if c.method == name] for name in names})
     with watching() as watch:
         failed = run_cells(
             cells,
@@ -109,11 +115,14 @@ def table(
     ours: Annotated[
         bool, typer.Option("--ours", help="Our results alone, in one table; nothing published.")
     ] = False,
+    on: Annotated[
+        str, typer.Option(help="test; or pool: results of `bench run --on pool`, ours alone.")
+    ] = "test",
 ) -> None:
     """Print the paper's tables: ours beside the published numbers, with what must be said."""
     from typing import get_args
 
-    from recap.benchmark.collect import collect
+    from recap.benchmark.collect import collect, collect_pool
     from recap.benchmark.own_table import own_table
     from recap.benchmark.table_render import Format, render
     from recap.benchmark.tables import paper_tables
@@ -121,6 +130,9 @@ def table(
 
     if form not in get_args(Format):
         raise SettingsError(f"--format {form}: use one of {', '.join(get_args(Format))}.")
-    results = collect(out)
-    tables = [own_table(results.runs)] if ours else paper_tables(results)
+    if measured_on(on, None) == "pool":
+        tables = [own_table(collect_pool(out))]
+    else:
+        results = collect(out)
+        tables = [own_table(results.runs)] if ours else paper_tables(results)
     typer.echo(render(tables, form))  # type: ignore[arg-type]

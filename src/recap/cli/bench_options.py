@@ -8,6 +8,7 @@ import typer
 from recap.cli.options import method_settings
 
 if TYPE_CHECKING:
+    from recap.benchmark.cells import MeasuredOn
     from recap.config import AnySettings
     from recap.data import Domain
 
@@ -22,6 +23,13 @@ DrawBySeed = Annotated[
 ]
 Exclude = Annotated[
     Path | None, typer.Option(help="Test images to leave out (`recap data audit`).")
+]
+On = Annotated[
+    str,
+    typer.Option(
+        help="test; or pool: what the supports leave of valid/, to choose settings by without "
+        "reading test/."
+    ),
 ]
 Jobs = Annotated[int, typer.Option(min=1, help="Cells at once, each in a process.")]
 
@@ -38,6 +46,20 @@ def choose_domains(data: Path, datasets: str) -> "tuple[list[Domain], list[str]]
     if unknown:
         raise InputError(f"{data}: no data set '{unknown[0]}'. Found: {', '.join(names)}.")
     return domains, chosen
+
+
+def measured_on(on: str, exclude: Path | None) -> "MeasuredOn":
+    """Check --on."""
+    from typing import get_args
+
+    from recap.benchmark.cells import MeasuredOn
+    from recap.errors import SettingsError
+
+    if on not in get_args(MeasuredOn):
+        raise SettingsError(f"--on {on}: use one of {', '.join(get_args(MeasuredOn))}.")
+    if on == "pool" and exclude is not None:
+        raise SettingsError("--exclude names test images; it has no part in --on pool.")
+    return on  # type: ignore[return-value]
 
 
 def grid_settings(

@@ -82,6 +82,21 @@ def draw_support(domain: Domain, shots: int, draw: int = 0, *, by_patient: bool 
     return _build(drawn)
 
 
+def held_out_pool(domain: Domain, support: Support | None = None) -> list[Sample]:
+    """The pool without the support images and whatever else shows their patients.
+
+    For choosing between settings: nothing of `test/` is read.
+    """
+    used = () if support is None else (*support.normal, *support.abnormal)
+    files = {sample.path for sample in used}
+    patients = {known_patient(sample) for sample in used} - {""}
+    return [
+        sample
+        for sample in domain.pool()
+        if sample.path not in files and known_patient(sample) not in patients
+    ]
+
+
 def known_patient(sample: Sample) -> str:
     """Whom a sample shows, by its manifest or else its file name; empty where neither says."""
     return sample.patient or patient_of(sample.path, sample.domain)
