@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from recap.benchmark.cells import plan_cells, read_results
-from recap.benchmark.engine_ray import Share, _share, run_on_ray
+from recap.benchmark.engine_ray import Share, run_on_ray, share_of_cluster
 from recap.benchmark.engines import DIED
 from recap.benchmark.runner import run_cells
 from recap.config import resolve_settings
@@ -62,7 +62,7 @@ class FakeRay:
     ],
 )
 def test_cells_share_the_machines(machines, workers, share):
-    assert _share(FakeRay(*machines), workers) == share
+    assert share_of_cluster(FakeRay(*machines), workers) == share
 
 
 def test_without_ray_the_extra_is_named(tmp_path, monkeypatch):

@@ -228,11 +228,14 @@ def files(out):
 
 @pytest.fixture
 def scored(detector, monkeypatch):
-    """The sources that the detector is asked to score."""
-    calls, original = [], detector.score
-    monkeypatch.setattr(
-        detector, "score", lambda image: calls.append(image.source) or original(image)
-    )
+    """The sources that the detector scored, in no order."""
+    calls, original = [], detector.prediction
+
+    def prediction(output, index, image):
+        calls.append(image.source)
+        return original(output, index, image)
+
+    monkeypatch.setattr(detector, "prediction", prediction)
     return calls
 
 

@@ -119,7 +119,7 @@ def test_an_image_counts_once(plain, normals):
 
 
 def test_too_few_images_are_told_before_the_first_is_scored(plain, normals, monkeypatch):
-    monkeypatch.setattr(Detector, "score", lambda *a: pytest.fail("scored"))
+    monkeypatch.setattr(Detector, "raw_output", lambda *a: pytest.fail("scored"))
     with pytest.raises(SettingsError, match=r"5 normal images allow .* 17 % at best, not 5 %"):
         calibrate(plain, normals[:5])
 

@@ -4,7 +4,7 @@ from PIL import Image as PillowImage
 
 import recap
 from recap.config import ReadingSettings
-from recap.scoring.detector import as_image
+from recap.scoring.detector import Detector, as_image
 
 KINDS = ["few-shot", "write-back", "normal-only", "zero-shot", "shared anchors"]
 
@@ -38,21 +38,26 @@ def test_saving_what_was_loaded_gives_the_same_bytes(few_shot, tmp_path):
         assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
 
 
+@pytest.mark.parametrize("together", [False, True])
 @pytest.mark.parametrize("kind", KINDS)
-def test_neither_batch_size_nor_order_matters(kind, detectors, pictures):
+def test_neither_batch_size_nor_order_matters(kind, together, detectors, pictures, monkeypatch):
     detector = detectors[kind]
+    monkeypatch.setattr(Detector, "on_gpu", together)  # batches as one, as on a GPU
     alone = [detector.score(picture) for picture in pictures]
     for size in (1, 2, 5, 7):
         for order in ([0, 1, 2, 3, 4], [3, 0, 4, 2, 1]):
             batch = detector.score_batch((pictures[i] for i in order), batch_size=size)
             for index, prediction in zip(order, batch, strict=True):
                 expected = alone[index]
+                if not together:
+                    assert same(prediction, expected)
                 assert prediction.score == pytest.approx(expected.score, abs=1e-5)
                 assert np.allclose(prediction.map, expected.map, atol=2e-5)
                 assert prediction.map.shape == expected.map.shape
 
 
-def test_neighbours_in_the_batch_do_not_matter(few_shot, pictures):
+def test_neighbours_in_the_batch_do_not_matter(few_shot, pictures, monkeypatch):
+    monkeypatch.setattr(Detector, "on_gpu", True)
     first = np.zeros_like(pictures[0])
     blank, noise = (
         next(few_shot.score_batch([pictures[0], other], batch_size=2))

@@ -30,9 +30,9 @@ def run_on_ray(
     if not todo:
         return
     todo[0].out.mkdir(parents=True, exist_ok=True)
-    ray = _connect(address, workers * todo[0].threads)
+    ray = connect(address, workers * todo[0].threads)
     try:
-        share = _share(ray, workers)
+        share = share_of_cluster(ray, workers)
         for job in _run_all(ray, todo, share, start, end):
             if _run_all(ray, [job], replace(share, slots=1), start, end):
                 end(job, DIED)
@@ -40,7 +40,8 @@ def run_on_ray(
         ray.shutdown()
 
 
-def _connect(address: str | None, processors: int) -> Any:
+def connect(address: str | None, processors: int) -> Any:
+    """Ray, connected to a cluster, or to one that is started here for the while."""
     # Read when Ray is imported: the machines' facts are nobody's business.
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     ray = require("ray", "ray")
@@ -85,7 +86,7 @@ class Share:
     slots: int
 
 
-def _share(ray: Any, workers: int) -> Share:
+def share_of_cluster(ray: Any, workers: int) -> Share:
     """The most threads with which that many cells find room; a cell stays on one machine."""
     machines = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     processors = [int(machine.get("CPU", 0)) for machine in machines]

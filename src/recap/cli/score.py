@@ -49,6 +49,39 @@ def score_command(
     ] = None,
     device: Device = "auto",
     random_weights: RandomWeights = False,
+    workers: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Threads that read, and as many that write; else one per core, up to 4."
+        ),
+    ] = None,
+    batch: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Images that a GPU scores together; else 16. A processor takes one at a time "
+            "whatever is given, so that scores keep every bit.",
+        ),
+    ] = None,
+    shard: Annotated[
+        str,
+        typer.Option(
+            metavar="I/N",
+            help="Score one part of the cases, for N machines with one --out. When all are done, "
+            "the same command without it joins their tables.",
+        ),
+    ] = "1/1",
+    engine: Annotated[
+        str, typer.Option(help="local, or ray: a cluster whose machines share the folders.")
+    ] = "local",
+    jobs: Annotated[
+        int | None,
+        typer.Option(min=1, help="ray: detectors at work; else one per GPU or machine."),
+    ] = None,
+    ray_address: Annotated[
+        str | None,
+        typer.Option(help="ray: HOST:PORT of a cluster, or auto; else one on this machine."),
+    ] = None,
 ) -> None:
     """Score images: scores.csv, raw maps, overlays (.png), regions and manifest.json.
 
@@ -60,35 +93,49 @@ def score_command(
     """
     from tempfile import TemporaryDirectory
 
-    from recap.cli.score_run import Wanted, load_detectors, score_with, split_paths
-    from recap.data.cases import find_cases
+    from recap.cli.score_run import Order, Scoring, Wanted, split_paths
+    from recap.scoring.shards import parse_shard
     from recap.training.devices import choose_device
 
     bundles, inputs = split_paths(paths, out)
-    wanted = Wanted(report, parquet, dicom, ignore, window, axis)
-    wanted.check()
+    part = parse_shard(shard)
+    wanted = Wanted(report, parquet, dicom, ignore, window, axis, workers, batch)
+    wanted.check(part)
+    _check_engine(engine, shard)
+    where = str(choose_device(device))
+    order = Order(bundles, tuple(inputs), wanted, where, random_weights, runtime)
     with TemporaryDirectory(prefix="recap-") as scratch, bars() as progress:
-        search = find_cases(inputs, Path(scratch) / "archives")
-        memo = Path(scratch) / "encoded"
-        where = str(choose_device(device))
-        detectors = load_detectors(list(bundles), where, random_weights, runtime, memo)
-        outcomes = [
-            score_with(detector, bundle, search.cases, folder, wanted, progress)
-            for detector, (bundle, folder) in zip(detectors, bundles.items(), strict=True)
-        ]
-    if search.skipped:
-        typer.echo(f"{len(search.skipped)} other files were left alone.", err=True)
+        scoring = Scoring(order, Path(scratch))
+        if engine == "ray":
+            from recap.cli.score_ray import score_on_ray
+
+            score_on_ray(order, device, scoring.search.cases, jobs, ray_address, progress)
+        # After a cluster there is nothing left to score, only tables to join.
+        outcomes = scoring.score(part, progress)
+    if scoring.search.skipped:
+        typer.echo(f"{len(scoring.search.skipped)} other files were left alone.", err=True)
     for outcome in outcomes:
         _summarise(outcome)
     if any(outcome.failed for outcome in outcomes):
         raise typer.Exit(1)
 
 
+def _check_engine(engine: str, shard: str) -> None:
+    from recap.errors import SettingsError
+
+    if engine not in ("local", "ray"):
+        raise SettingsError(f"No engine is called '{engine}'. Choose from: local, ray.")
+    if engine == "ray" and shard != "1/1":
+        raise SettingsError(
+            f"--shard {shard}: --engine ray makes shards of its own. Leave one of them out."
+        )
+
+
 def _summarise(outcome: "Outcome") -> None:
     rows, out = outcome.rows, outcome.out
     good = [row for row in rows if row.status == "ok"]
     images = sum(int(row.images) for row in good)
-    typer.echo(f"Scored {len(good)} of {len(rows)} cases ({images} images): {out}/scores.csv")
+    typer.echo(f"Scored {len(good)} of {len(rows)} cases ({images} images): {outcome.table}")
     if outcome.page is not None:
         typer.echo(f"Report: {outcome.page}")
     if outcome.dicom is not None:

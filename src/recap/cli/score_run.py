@@ -1,5 +1,6 @@
 """The steps of `recap score`: which detectors, and what is written for each."""
 
+import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -7,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from recap.config import ReadingSettings, settings_from_dict
-from recap.data.cases import Found
+from recap.data.cases import Found, find_cases
 from recap.errors import InputError
 from recap.extras import require
 from recap.io import Case
@@ -23,6 +24,7 @@ from recap.scoring.cases import CasePrediction
 from recap.scoring.detector import Detector
 from recap.scoring.rows import Row
 from recap.scoring.run_manifest import add_to_manifest
+from recap.scoring.shards import TABLE, WHOLE, Shard
 
 MEMO_BYTES = 8e9
 """What several detectors with one encoder may keep of encoded images, on disk, while they run."""
@@ -31,7 +33,7 @@ Progress = Callable[[str, int, int, str], None]
 
 @dataclass(frozen=True)
 class Wanted:
-    """What to write besides the table, the maps and the overlays, and how to read."""
+    """What to write besides the table, the maps and the overlays, how to read, and how fast."""
 
     report: bool = False
     parquet: bool = False
@@ -39,9 +41,16 @@ class Wanted:
     ignore: Path | None = None
     window: str | None = None
     axis: str | None = None
+    workers: int | None = None
+    batch: int | None = None
 
-    def check(self) -> None:
+    def check(self, shard: Shard = WHOLE) -> None:
         """Tell before the first file what would fail after the last."""
+        if shard != WHOLE and (self.report or self.parquet):
+            raise InputError(
+                f"--shard {shard}: --report and --parquet are made from all shards. Give them "
+                "without --shard when all shards are done."
+            )
         if self.parquet:
             require("pyarrow", "tables")
         if self.dicom:
@@ -64,6 +73,7 @@ class Outcome:
 
     rows: list[Row]
     out: Path
+    table: Path
     page: Path | None = None
     dicom: int | None = None
     """How many cases have new DICOM results; None if those were not asked for."""
@@ -91,6 +101,42 @@ def split_paths(paths: Sequence[Path], out: Path) -> tuple[dict[Path, Path], lis
     return {b: out / name for b, name in zip(bundles, names, strict=True)}, list(paths[count:])
 
 
+@dataclass(frozen=True)
+class Order:
+    """Everything that `recap score` was asked for; may travel to another machine."""
+
+    bundles: dict[Path, Path]
+    """Detectors, each with the folder for its results."""
+    inputs: tuple[Path, ...]
+    wanted: Wanted
+    device: str
+    random_weights: bool = False
+    runtime: str | None = None
+
+
+class Scoring:
+    """An order under way: cases are found and detectors loaded, once for all shards."""
+
+    def __init__(self, order: Order, scratch: Path) -> None:
+        self._order = order
+        self.search = find_cases(order.inputs, scratch / "archives")
+        self._detectors = load_detectors(
+            list(order.bundles),
+            order.device,
+            order.random_weights,
+            order.runtime,
+            scratch / "encoded",
+        )
+
+    def score(self, shard: Shard, progress: Progress) -> list[Outcome]:
+        """Score a shard, or the whole, with every detector."""
+        order = self._order
+        return [
+            score_with(detector, bundle, self.search.cases, out, order.wanted, progress, shard)
+            for detector, (bundle, out) in zip(self._detectors, order.bundles.items(), strict=True)
+        ]
+
+
 def load_detectors(
     bundles: Sequence[Path], device: str, random_weights: bool, runtime: str | None, memo: Path
 ) -> list[Detector]:
@@ -116,29 +162,46 @@ def score_with(
     out: Path,
     wanted: Wanted,
     progress: Progress,
+    shard: Shard = WHOLE,
 ) -> Outcome:
-    """Score all cases into a folder, and write there whatever else is wanted."""
+    """Score all cases, or those of a shard, into a folder, with whatever else is wanted."""
     reading = wanted.reading(detector.card.settings.reading)
     results = None
     if wanted.dicom:
         from recap.report.score_dicom import DicomResults
 
         results = DicomResults(detector, cases, out, wanted.ignore)
+    one_at_a_time = threading.Lock()
 
     def draw(case: Case, prediction: CasePrediction, path: Path) -> None:
         save_png(case_overlay(case, prediction, detector.map_scale), path)
         if results is not None:
             name = path.relative_to(out / "overlays").as_posix().removesuffix(".png")
-            results.write(name, case, prediction)
+            with one_at_a_time:  # it counts, and writes files that belong together
+                results.write(name, case, prediction)
 
     extra: dict[str, Any] = {} if results is None else {"incomplete": results.missing}
-    rows = score_to_folder(detector, cases, out, draw, progress, reading, wanted.ignore, **extra)
-    outcome = Outcome(rows, out, failed=any(row.status != "ok" for row in rows))
+    rows = score_to_folder(
+        detector,
+        cases,
+        out,
+        draw,
+        progress,
+        reading,
+        wanted.ignore,
+        workers=wanted.workers,
+        batch=wanted.batch,
+        shard=shard,
+        **extra,
+    )
+    failed = any(row.status != "ok" for row in rows)
+    outcome = Outcome(rows, out, out / shard.file(TABLE), failed=failed)
     if results is not None:
         outcome.dicom = results.written
         outcome.failed |= bool(results.failed)
         outcome.warnings += results.failed.values()
-        add_to_manifest(out, {}, dicom={"written": results.written, "errors": results.failed})
+        told = {"written": results.written, "errors": results.failed}
+        add_to_manifest(out, {}, shard=shard, dicom=told)
     if wanted.parquet:
         write_parquet(rows, out / "scores.parquet")
         add_to_manifest(out, {}, ["scores.parquet"])

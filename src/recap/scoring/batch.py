@@ -1,35 +1,32 @@
 """Scoring many cases into a folder: a table, raw maps, overlays and a manifest.
 
-A case that cannot be read becomes a row with its reason. A row is written as soon as its case is
-done, and the images of a volume or slide are kept one by one, so an interrupted run goes on where
-it stopped.
+Threads read and write while the calling thread scores. A case that cannot be read becomes a row
+with its reason. A row is written as soon as its case is done, and the images of a volume or slide
+are kept one by one, so an interrupted run goes on where it stopped.
 """
 
 import shutil
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from hashlib import sha256
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 
 from recap.config import ReadingSettings
 from recap.data.cases import Found
 from recap.errors import RecapError
-from recap.extras import require
-from recap.fetch import sha256_of
-from recap.io import Case
-from recap.scoring.cases import CasePrediction, score_case
-from recap.scoring.decided import decided_by, decision_columns
+from recap.scoring.case_steps import Draw, Opened, Run, Scored, open_case, read_case, write_case
+from recap.scoring.cases import score_case
+from recap.scoring.decided import decided_by
 from recap.scoring.detector import Detector
-from recap.scoring.outputs import save_image_table, save_map
-from recap.scoring.parts import Parts
-from recap.scoring.regions import IgnoreMasks, ignore_masks
-from recap.scoring.rows import Row, appending, number_text, read_rows, write_rows
-from recap.scoring.run_manifest import TABLE, RunManifest
+from recap.scoring.pipeline import Behind, ahead
+from recap.scoring.prepared import default_batch, default_workers, score_prepared
+from recap.scoring.regions import ignore_masks
+from recap.scoring.rows import Row, appending, write_rows
+from recap.scoring.run_manifest import RunManifest
+from recap.scoring.shards import TABLE, WHOLE, Shard, finished_rows
 
 PARTS = "parts"
 Progress = Callable[[str, int, int, str], None]
-Draw = Callable[[Case, CasePrediction, Path], None]
-"""Writes an overlay to a path."""
 
 
 def score_to_folder(
@@ -41,118 +38,142 @@ def score_to_folder(
     reading: ReadingSettings | None = None,
     ignore: Path | None = None,
     incomplete: Callable[[Row], bool] = lambda row: False,
+    workers: int | None = None,
+    batch: int | None = None,
+    shard: Shard = WHOLE,
 ) -> list[Row]:
     """Score every case that has no result yet; returns all rows, in the order of the cases.
 
     Progress comes in two stages: "score" counts cases, "images" those of a volume or slide.
     `ignore` is a folder of masks named like the cases: what they mark is in no region. A finished
-    case that is `incomplete` (it lacks what `draw` writes besides) is scored again.
+    case that is `incomplete` (it lacks what `draw` writes besides) is scored again. `workers`
+    threads read and as many write, so `draw` may run in several threads at once; pictures are
+    scored `batch` at a time. Neither changes a score. A shard scores its own cases alone.
     """
     reading = reading or detector.card.settings.reading
     masks = None if ignore is None else ignore_masks(ignore, [Path(c.name) for c in cases])
+    cases = [case for case in cases if shard.holds(case.name)]
     out.mkdir(parents=True, exist_ok=True)
-    manifest = RunManifest(out, detector, reading, decided_by(detector, ignore))
+    manifest = RunManifest(out, detector, reading, decided_by(detector, ignore), shard)
     manifest.refuse_other_results()
-    finished = {row.case: row for row in read_rows(out / TABLE) if row.status == "ok"}
+    finished = finished_rows(out, shard)
     manifest.write("running", [])
-    rows: list[Row] = []
-    with appending(out / TABLE, finished.values()) as append:
-        for index, found in enumerate(cases):
-            progress("score", index, len(cases), found.name)
-            with manifest.stage("hash"):
-                digest = _digest(found.files)
-            row = finished.get(found.name)
-            if row is None or row.sha256 != digest or incomplete(row):
-                one = _One(detector, found, digest, out, draw, reading, progress, masks, manifest)
-                row = one.score()
-                append(row)
-            rows.append(row)
+    parts = out / shard.file(PARTS)
+    run = Run(detector, out, parts, reading, masks, draw, manifest)
+    threads = workers or default_workers()
+    table = out / shard.file(TABLE)
+    with appending(table, finished.values()) as append:
+        scoring = _Scoring(run, progress, append, threads, batch or default_batch(detector))
+        scoring.score_all(cases, finished, incomplete)
     progress("score", len(cases), len(cases), "")
-    shutil.rmtree(out / PARTS, ignore_errors=True)  # what is left there belongs to no case
-    write_rows(out / TABLE, rows)
+    shutil.rmtree(parts, ignore_errors=True)  # what is left there belongs to no case
+    rows = [scoring.rows[case.name] for case in cases]
+    write_rows(table, rows)
     manifest.write("complete", rows)
     return rows
 
 
-@dataclass(frozen=True, eq=False)
-class _One:
-    """One case on its way to a row."""
+class _Scoring:
+    """All cases on their way: read ahead, scored here, written behind."""
 
-    detector: Detector
-    found: Found
-    digest: str
-    out: Path
-    draw: Draw
-    reading: ReadingSettings
-    progress: Progress
-    masks: IgnoreMasks | None
-    manifest: RunManifest
+    def __init__(
+        self,
+        run: Run,
+        progress: Progress,
+        append: Callable[[Row], None],
+        threads: int,
+        batch: int,
+    ) -> None:
+        self._run = run
+        self._progress = progress
+        self._append = append
+        self._threads = threads
+        self._batch = batch
+        self._lock = threading.Lock()
+        self._behind = Behind(self._write, threads, threads + 1)
+        self.rows: dict[str, Row] = {}
 
-    def score(self) -> Row:
-        """The row of the case; an error becomes one too."""
-        found = self.found
+    def score_all(
+        self,
+        cases: Sequence[Found],
+        finished: Mapping[str, Row],
+        incomplete: Callable[[Row], bool],
+    ) -> None:
+        """Score what is neither finished nor broken; afterwards every case has a row."""
+
+        def read(found: Found) -> Opened | Row:
+            return read_case(self._run, found, finished.get(found.name), incomplete)
+
+        waiting: list[Opened] = []
+        reading = ahead(read, cases, self._threads, self._threads + self._batch)
+        with self._behind, closing(reading):
+            for index, opened in enumerate(reading):
+                self._progress("score", index, len(cases), cases[index].name)
+                if isinstance(opened, Row):
+                    self._done(opened, opened is not finished.get(opened.case))
+                elif opened.prepared is not None:
+                    waiting.append(opened)
+                    if len(waiting) == self._batch:
+                        self._score_pictures(waiting)
+                        waiting = []
+                else:
+                    self._score_pictures(waiting)
+                    waiting = []
+                    self._score_alone(opened)
+            self._score_pictures(waiting)
+
+    def _score_pictures(self, group: Sequence[Opened]) -> None:
+        if not group:
+            return
+        images = [opened.prepared for opened in group if opened.prepared is not None]
         try:
-            return self._score()
+            with self._run.manifest.stage("score"):
+                answers = score_prepared(self._run.detector, images)
         except RecapError as error:
-            reason = found.in_words(str(error))
-            return Row(found.name, found.path, self.digest, "error", error=reason)
+            if len(group) == 1:
+                self._done(group[0].failed(error))
+                return
+            for opened in group:  # the others of a batch have no part in it
+                self._score_pictures([opened])
+            return
+        for opened, answer in zip(group, answers, strict=True):
+            self._behind.put(Scored(opened, answer))
 
-    def _score(self) -> Row:
-        found, out, stage = self.found, self.out, self.manifest.stage
-        with stage("open"):
-            case = found.open(self.reading)
-        several = case.kind != "image"
-        if case.grid is not None:
-            require("nibabel", "volumes")  # told before the work rather than after it
-        # Without a digest, what another case left behind could be taken for its own.
-        parts = Parts(out / PARTS / self.digest[:16] if several and self.digest else None)
+    def _score_alone(self, opened: Opened) -> None:
+        """Score a case of many images."""
+        run, found = self._run, opened.found
 
         def count(done: int, total: int) -> None:
-            if several:
-                self.progress("images", done, total, found.name)
+            self._progress("images", done, total, found.name)
 
-        with stage("score"):
-            prediction = score_case(self.detector, case, parts, count, reading=self.reading)
-        with stage("decide"):
-            decided = decision_columns(
-                self.detector, found, case, prediction, self.reading, out, self.masks
-            )
-        with stage("write"):
-            map_file = save_map(out, found.name, case, prediction)
-            table = save_image_table(out, found.name, prediction) if several else ""
-        with stage("draw"):
-            overlay_file = f"overlays/{found.name}.png"
-            (out / overlay_file).parent.mkdir(parents=True, exist_ok=True)
-            self.draw(case, prediction, out / overlay_file)
-        parts.remove()
-        height, width = case.size_hw or prediction.map.shape[-2:]
-        total = prediction.total
-        return Row(
-            case=found.name,
-            path=found.path,
-            sha256=self.digest,
-            status="ok",
-            kind=case.kind,
-            images=str(len(prediction.images)),
-            score=number_text(total.score),
-            score_prototype=number_text(total.score_prototype),
-            score_memory=number_text(total.score_memory),
-            height=str(height),
-            width=str(width),
-            map=map_file,
-            map_step_px=number_text(prediction.source_px_per_px),
-            overlay=overlay_file,
-            table=table,
-            **decided,
-        )
+        try:
+            opened = open_case(run, opened)
+            assert opened.case is not None
+            with run.manifest.stage("score"):
+                prediction = score_case(
+                    run.detector,
+                    opened.case,
+                    opened.parts,
+                    count,
+                    reading=run.reading,
+                    batch=self._batch,
+                    look_ahead=True,
+                )
+        except RecapError as error:
+            self._done(opened.failed(error))
+            return
+        self._behind.settle()  # so that no more than two volumes are in memory
+        self._behind.put(Scored(opened, prediction))
 
+    def _write(self, scored: Scored) -> None:
+        try:
+            row = write_case(self._run, scored)
+        except RecapError as error:
+            row = scored.opened.failed(error)
+        self._done(row)
 
-def _digest(files: Sequence[Path]) -> str:
-    """The sha256 of a case's file; of several, that of their digests in order."""
-    if not all(file.is_file() for file in files):  # a pipe would be waited for
-        return ""
-    try:
-        digests = [sha256_of(file) for file in files]
-    except OSError:
-        return ""
-    return digests[0] if len(digests) == 1 else sha256("".join(digests).encode()).hexdigest()
+    def _done(self, row: Row, is_new: bool = True) -> None:
+        with self._lock:
+            self.rows[row.case] = row
+            if is_new:
+                self._append(row)

@@ -1,7 +1,9 @@
 """Scoring a case: each of its images, one score for the whole, and one map of it all."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
+from itertools import islice
 
 import numpy as np
 
@@ -11,7 +13,9 @@ from recap.io import Case
 from recap.scoring.detector import Detector
 from recap.scoring.domain_guard import mean_descriptor
 from recap.scoring.parts import ImageScore, Part, Parts
-from recap.types import Decision, FloatArray, Image
+from recap.scoring.pipeline import ahead
+from recap.scoring.prepared import Answer, Prepared, prepare, score_prepared
+from recap.types import Decision, FloatArray
 
 # A slide's map keeps one value for this many pixels of a tile per side: no detector sees finer.
 SLIDE_MAP_STEP_PX = 16
@@ -56,26 +60,41 @@ def score_case(
     progress: Progress = lambda done, total: None,
     top_k: float | None = None,
     reading: ReadingSettings | None = None,
+    batch: int = 1,
+    look_ahead: bool = False,
 ) -> CasePrediction:
     """Score every image of a case and put the results together.
 
     Images whose result is among the `parts` already are not scored again. The case's score is the
     mean over the highest share `top_k` of its images. `reading` is how the case was read, if not
-    as the detector's settings say: a calibration holds for one way only.
+    as the detector's settings say: a calibration holds for one way only. `look_ahead` decodes the
+    next images in another thread meanwhile.
     """
     parts = Parts(None) if parts is None else parts
     reading = reading or detector.card.settings.reading
     if top_k is not None:
         reading = reading.model_copy(update={"volume_top_k": top_k})
-    kept: list[Part] = []
-    for number in range(len(case.images)):
-        progress(number, len(case.images))
-        part = parts.get(number)
-        if part is None:
-            part = _score_part(detector, case.images[number], case.kind == "slide")
-            parts.put(number, part)
-        kept.append(part)
-    progress(len(case.images), len(case.images))
+    count = len(case.images)
+    kept = {n: part for n in range(count) if (part := parts.get(n)) is not None}
+    missing = [number for number in range(count) if number not in kept]
+    # One thread: what a case keeps between two images is not made for several at once.
+    prepared = ahead(
+        lambda number: prepare(detector, case.images[number]), missing, int(look_ahead), batch + 1
+    )
+    with closing(prepared) as ready:
+        for group in _grouped(zip(missing, ready, strict=True), batch, len(kept), count, progress):
+            answers = score_prepared(detector, [image for _, image in group])
+            for (number, _), answer in zip(group, answers, strict=True):
+                kept[number] = part_of(detector, answer, case)
+                parts.put(number, kept[number])
+    progress(count, count)
+    return put_together(detector, case, [kept[number] for number in range(count)], reading)
+
+
+def put_together(
+    detector: Detector, case: Case, kept: Sequence[Part], reading: ReadingSettings
+) -> CasePrediction:
+    """One prediction from the results of all images of a case, in their order."""
     scores = tuple(part.scores for part in kept)
     total = combine_scores(scores, reading.volume_top_k)
     descriptor = mean_descriptor([part.descriptor for part in kept])
@@ -132,15 +151,26 @@ def lay_out(tiles: Sequence[Part], size_hw: tuple[int, int]) -> tuple[FloatArray
     return whole, step
 
 
-def _score_part(detector: Detector, image: Image, is_tile: bool) -> Part:
-    prediction = detector.score(image)
+def part_of(detector: Detector, answer: Answer, case: Case) -> Part:
+    """What is kept of an image that was scored: its own map, or the pooled one of a tile."""
+    prediction = answer.prediction(detector)
     scores = ImageScore(prediction.score, prediction.score_prototype, prediction.score_memory)
-    if not is_tile:
+    if case.kind != "slide":
         return Part(scores, prediction.map, descriptor=prediction.descriptor)
-    geometry = image.geometry
+    geometry = answer.image.geometry
     step = geometry.source_px_per_px * SLIDE_MAP_STEP_PX
     pooled = pool_map(prediction.map)
     return Part(scores, pooled, geometry.origin_px, step, prediction.descriptor)
+
+
+def _grouped(
+    images: Iterable[tuple[int, Prepared]], size: int, done: int, count: int, progress: Progress
+) -> Iterator[list[tuple[int, Prepared]]]:
+    """Images in groups of a size, as they come; progress is told before each is waited for."""
+    images = iter(images)
+    for first in range(done, count, size):
+        progress(first, count)
+        yield list(islice(images, size))
 
 
 def _whole_map(kept: Sequence[Part], case: Case) -> tuple[FloatArray, float]:

@@ -55,9 +55,10 @@ class Detector:
         return next(self.score_batch([image]))
 
     def score_batch(self, images: Iterable[Source], batch_size: int = 1) -> Iterator[Prediction]:
-        """Score images as they come. The scores do not depend on the batch size.
+        """Score images as they come, on a GPU `batch_size` at a time.
 
-        Larger batches pay on a GPU; on a CPU they only cost memory.
+        On a CPU every image runs by itself: a larger batch gains nothing there, and a matrix
+        product may round differently when there are more rows to it.
         """
         pending: list[Image] = []
         for image in images:
@@ -119,10 +120,18 @@ class Detector:
         resize = SquareResize(image.size_hw, self.model.encoder.input_px)
         return torch.from_numpy(resize.apply(image.pixels)).permute(2, 0, 1)
 
+    @property
+    def on_gpu(self) -> bool:
+        """Whether batches run as one."""
+        return self.model.device.type != "cpu"
+
     def _score(self, images: list[Image]) -> Iterator[Prediction]:
-        output = self.raw_output(images)
+        together = self.raw_output(images) if self.on_gpu else None
         for index, image in enumerate(images):
-            yield self.prediction(output, index, image)
+            if together is not None:
+                yield self.prediction(together, index, image)
+            else:
+                yield self.prediction(self.raw_output([image]), 0, image)
 
     def prediction(self, output: Output, index: int, image: Image) -> Prediction:
         """What an output says about one of its images, in the image's own frame."""

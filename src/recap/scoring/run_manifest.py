@@ -2,6 +2,7 @@
 
 import json
 import platform
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -14,14 +15,17 @@ from recap.errors import InputError
 from recap.fetch import sha256_of
 from recap.scoring.detector import Detector
 from recap.scoring.rows import Row
+from recap.scoring.shards import MANIFEST, TABLE, WHOLE, Shard, all_of
 from recap.scoring.versions import library_versions
 
-TABLE, MANIFEST = "scores.csv", "manifest.json"
 _CHANGES_SCORES = "openvino-int8"
 
 
 class RunManifest:
-    """The manifest of one run, which also keeps its time by stage."""
+    """The manifest of one run, which also keeps its time by stage.
+
+    Stages run at the same time in several threads: their seconds may add up to more than passed.
+    """
 
     def __init__(
         self,
@@ -29,13 +33,16 @@ class RunManifest:
         detector: Detector,
         reading: ReadingSettings,
         decided: dict[str, Any] | None,
+        shard: Shard = WHOLE,
     ) -> None:
         self._out = out
+        self._shard = shard
         self._detector = detector
         self._reading = reading.model_dump(mode="json")
         self._decided = decided
         self._started = time.time()
         self._stages: dict[str, float] = {}
+        self._lock = threading.Lock()
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
@@ -44,13 +51,16 @@ class RunManifest:
         try:
             yield
         finally:
-            self._stages[name] = self._stages.get(name, 0.0) + time.perf_counter() - started
+            passed = time.perf_counter() - started
+            with self._lock:
+                self._stages[name] = self._stages.get(name, 0.0) + passed
 
     def refuse_other_results(self) -> None:
         """Results of two detectors, or of files read or decided in two ways, never mix."""
-        path, out = self._out / MANIFEST, self._out
-        if not path.exists():
-            return
+        for path in all_of(self._out, MANIFEST):
+            self._refuse_other_results(path, self._out)
+
+    def _refuse_other_results(self, path: Path, out: Path) -> None:
         try:
             before = json.loads(path.read_text(encoding="utf-8"))
             fingerprint, read_as = before["bundle"]["fingerprint"], before["reading"]
@@ -81,9 +91,10 @@ class RunManifest:
         """Write it as things stand."""
         card = self._detector.card
         failed = [row for row in rows if row.status != "ok"]
-        table = self._out / TABLE
+        table = self._out / self._shard.file(TABLE)
         manifest: dict[str, Any] = {
             "status": status,
+            "shard": str(self._shard),
             "cases": {"ok": len(rows) - len(failed), "error": len(failed)},
             "errors": {row.case: row.error for row in failed},
             "seconds": round(time.time() - self._started, 3),
@@ -100,9 +111,10 @@ class RunManifest:
                 "nii.gz": "float32, on the source volume's own grid",
                 "drawn_from_to": self._detector.map_scale,
             },
-            "sha256": {TABLE: sha256_of(table)} if status == "complete" else {},
+            "sha256": {table.name: sha256_of(table)} if status == "complete" else {},
         }
-        write_atomic(self._out / MANIFEST, json.dumps(manifest, indent=2) + "\n")
+        path = self._out / self._shard.file(MANIFEST)
+        write_atomic(path, json.dumps(manifest, indent=2) + "\n")
 
     @property
     def _runtime(self) -> dict[str, Any]:
@@ -113,10 +125,14 @@ class RunManifest:
 
 
 def add_to_manifest(
-    out: Path, seconds: dict[str, float], files: Sequence[str] = (), **entries: Any
+    out: Path,
+    seconds: dict[str, float],
+    files: Sequence[str] = (),
+    shard: Shard = WHOLE,
+    **entries: Any,
 ) -> None:
     """Note what was done after scoring: seconds by stage, files written, and anything else."""
-    path = out / MANIFEST
+    path = out / shard.file(MANIFEST)
     manifest = json.loads(path.read_text(encoding="utf-8"))
     stages = {name: round(value, 3) for name, value in seconds.items()}
     manifest["stages"] = {**manifest.get("stages", {}), **stages}

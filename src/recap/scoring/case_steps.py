@@ -1,0 +1,169 @@
+"""The steps of a case on its way to a row: read and open, then, once it is scored, write."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from pathlib import Path
+
+from recap.config import ReadingSettings
+from recap.data.cases import Found
+from recap.errors import RecapError
+from recap.extras import require
+from recap.fetch import sha256_of
+from recap.io import Case
+from recap.io.sniff import sniff
+from recap.scoring.cases import CasePrediction, part_of, put_together
+from recap.scoring.decided import decision_columns
+from recap.scoring.detector import Detector
+from recap.scoring.outputs import save_image_table, save_map
+from recap.scoring.parts import Parts
+from recap.scoring.prepared import Answer, Prepared, prepare
+from recap.scoring.regions import IgnoreMasks
+from recap.scoring.rows import Row, number_text
+from recap.scoring.run_manifest import RunManifest
+
+Draw = Callable[[Case, CasePrediction, Path], None]
+"""Writes an overlay to a path."""
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """What all cases of a run have in common."""
+
+    detector: Detector
+    out: Path
+    parts: Path
+    reading: ReadingSettings
+    masks: IgnoreMasks | None
+    draw: Draw
+    manifest: RunManifest
+
+
+@dataclass(frozen=True, eq=False)
+class Opened:
+    """A case that was read. A picture is prepared; a volume may still have to be opened."""
+
+    found: Found
+    digest: str
+    case: Case | None = None
+    prepared: Prepared | None = None
+    parts: Parts | None = None
+
+    def failed(self, error: RecapError) -> Row:
+        """The row of a case that cannot be scored."""
+        found = self.found
+        return Row(found.name, found.path, self.digest, "error", error=found.in_words(str(error)))
+
+
+@dataclass(frozen=True, eq=False)
+class Scored:
+    """A case with what the model said: of a picture, in the frame of the encoder's square."""
+
+    opened: Opened
+    result: Answer | CasePrediction
+
+
+def read_case(
+    run: Run, found: Found, earlier: Row | None, incomplete: Callable[[Row], bool]
+) -> Opened | Row:
+    """Read a case up to the model; one that is finished, or cannot be read, is a row already."""
+    with run.manifest.stage("hash"):
+        digest = _digest(found.files)
+    if earlier is not None and earlier.sha256 == digest and not incomplete(earlier):
+        return earlier
+    opened = Opened(found, digest)
+    try:
+        if _is_volume(found):  # one for each thread would take too much memory
+            return opened
+        opened = open_case(run, opened)
+        assert opened.case is not None
+        if opened.case.kind != "image":
+            return opened
+        with run.manifest.stage("decode"):
+            image = opened.case.images[0]
+            # Decoded once, also for drawing.
+            case = replace(opened.case, images=[image])
+            return replace(opened, case=case, prepared=prepare(run.detector, image))
+    except RecapError as error:
+        return opened.failed(error)
+
+
+def open_case(run: Run, opened: Opened) -> Opened:
+    """Open a case, and the place where the results of its images are kept meanwhile."""
+    if opened.case is not None:
+        return opened
+    found = opened.found
+    with run.manifest.stage("open"):
+        case = found.open(run.reading)
+    if case.grid is not None:
+        require("nibabel", "volumes")  # told before the work rather than after it
+    if case.kind == "image":
+        return replace(opened, case=case)
+    # Without a digest, what another case left behind could be taken for its own.
+    name = sha256(f"{opened.digest} {found.name}".encode(errors="surrogateescape")).hexdigest()
+    return replace(opened, case=case, parts=Parts(run.parts / name[:16] if opened.digest else None))
+
+
+def write_case(run: Run, scored: Scored) -> Row:
+    """Decide, write the map and the tables, draw; returns the row."""
+    opened, out, stage = scored.opened, run.out, run.manifest.stage
+    found, case = opened.found, opened.case
+    assert case is not None
+    with stage("decide"):
+        prediction = _prediction(run, scored.result, case)
+        decided = decision_columns(
+            run.detector, found, case, prediction, run.reading, out, run.masks
+        )
+    with stage("write"):
+        map_file = save_map(out, found.name, case, prediction)
+        several = case.kind != "image"
+        table = save_image_table(out, found.name, prediction) if several else ""
+    with stage("draw"):
+        overlay_file = f"overlays/{found.name}.png"
+        (out / overlay_file).parent.mkdir(parents=True, exist_ok=True)
+        run.draw(case, prediction, out / overlay_file)
+    if opened.parts is not None:
+        opened.parts.remove()
+    height, width = case.size_hw or prediction.map.shape[-2:]
+    total = prediction.total
+    return Row(
+        case=found.name,
+        path=found.path,
+        sha256=opened.digest,
+        status="ok",
+        kind=case.kind,
+        images=str(len(prediction.images)),
+        score=number_text(total.score),
+        score_prototype=number_text(total.score_prototype),
+        score_memory=number_text(total.score_memory),
+        height=str(height),
+        width=str(width),
+        map=map_file,
+        map_step_px=number_text(prediction.source_px_per_px),
+        overlay=overlay_file,
+        table=table,
+        **decided,
+    )
+
+
+def _prediction(run: Run, result: Answer | CasePrediction, case: Case) -> CasePrediction:
+    if isinstance(result, CasePrediction):
+        return result
+    return put_together(run.detector, case, [part_of(run.detector, result, case)], run.reading)
+
+
+def _is_volume(found: Found) -> bool:
+    if found.problem:
+        return False
+    return found.series is not None or sniff(found.files[0]) in ("nifti", "nrrd", "slide")
+
+
+def _digest(files: Sequence[Path]) -> str:
+    """The sha256 of a case's file; of several, that of their digests in order."""
+    if not all(file.is_file() for file in files):  # a pipe would be waited for
+        return ""
+    try:
+        digests = [sha256_of(file) for file in files]
+    except OSError:
+        return ""
+    return digests[0] if len(digests) == 1 else sha256("".join(digests).encode()).hexdigest()

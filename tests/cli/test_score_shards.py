@@ -1,0 +1,83 @@
+"""`recap score` in shards, and on a local Ray cluster of two workers."""
+
+import csv
+import json
+from importlib.util import find_spec
+
+import pytest
+
+needs_ray = pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed: extra `ray`")
+
+
+@pytest.fixture
+def images(domains):
+    return domains[0].root / "test"
+
+
+def table(path):
+    with path.open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def test_shards_then_joined(command, bundle, images, tmp_path):
+    whole, out = tmp_path / "whole", tmp_path / "out"
+    assert command("score", bundle, images, "--out", whole).code == 0
+    score = ("score", bundle, images, "--out", out, "--workers", 1, "--batch", 2)
+    first = command(*score, "--shard", "1/2")
+    assert first.out.strip().endswith(f"{out}/scores.1-of-2.csv")
+    command(*score, "--shard", "2/2")
+    parts = [row for n in (1, 2) for row in table(out / f"scores.{n}-of-2.csv")]
+    written = {path: path.stat().st_mtime_ns for path in (out / "maps").rglob("*.npy")}
+    assert command(*score).code == 0
+    assert table(out / "scores.csv") == table(whole / "scores.csv")
+    assert sorted(row["case"] for row in parts) == sorted(
+        row["case"] for row in table(whole / "scores.csv")
+    )
+    assert {path: path.stat().st_mtime_ns for path in (out / "maps").rglob("*.npy")} == written
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (["--shard", "3/2"], "--shard 3/2: write I/N"),
+        (["--shard", "1/2", "--report"], "without --shard when all shards are done"),
+        (["--shard", "1/2", "--engine", "ray"], "makes shards of its own"),
+        (["--engine", "cloud"], "No engine is called 'cloud'"),
+        (["--engine", "ray", "--ray-address", "127.0.0.1:9"], "no Ray cluster answers"),
+    ],
+)
+def test_what_does_not_go_together_is_told_first(options, told, command, bundle, images, tmp_path):
+    result = command("score", bundle, images, "--out", tmp_path / "out", *options)
+    assert result.code == 2
+    assert told in " ".join(result.err.split())
+    assert not list(tmp_path.glob("out/scores*"))
+
+
+@needs_ray
+@pytest.mark.slow
+def test_two_workers_of_a_cluster_give_the_same_rows(
+    command, bundle, images, tmp_path, monkeypatch
+):
+    """Paths from the current folder hold for workers too; run again, nothing is scored."""
+    assert command("score", bundle, images, "--out", tmp_path / "whole").code == 0
+    (tmp_path / "broken.png").write_bytes(b"nothing")
+    monkeypatch.chdir(tmp_path)
+    score = ("score", bundle, images, "broken.png", "--out", "out", "--engine", "ray", "--jobs", 2)
+    result = command(*score)
+    if "Ray did not start" in result.err:
+        pytest.skip(f"the machine is too busy for Ray to start: {result.err}")
+    assert result.code == 1
+    out = tmp_path / "out"
+    rows = table(out / "scores.csv")
+    expected = table(tmp_path / "whole" / "scores.csv")
+    assert [row["status"] for row in rows] == [*["ok"] * len(expected), "error"]
+    for row, same in zip(rows, expected, strict=False):
+        assert (row["sha256"], row["score"]) == (same["sha256"], same["score"])
+        assert (out / row["map"]).read_bytes() == (tmp_path / "whole" / same["map"]).read_bytes()
+    shards = sorted(out.glob("manifest.*-of-*.json"))
+    assert len(shards) > 1
+    told = [json.loads(path.read_text()) for path in shards]
+    assert sum(sum(one["cases"].values()) for one in told) == len(rows)
+    written = {path: path.stat().st_mtime_ns for path in (out / "maps").rglob("*.npy")}
+    assert command(*score).code == 1
+    assert {path: path.stat().st_mtime_ns for path in (out / "maps").rglob("*.npy")} == written
