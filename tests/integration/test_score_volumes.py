@@ -231,11 +231,9 @@ def scored(detector, monkeypatch):
     """The sources that the detector scored, in no order."""
     calls, original = [], detector.prediction
 
-    def prediction(output, index, image):
-        calls.append(image.source)
-        return original(output, index, image)
-
-    monkeypatch.setattr(detector, "prediction", prediction)
+    monkeypatch.setattr(
+        detector, "prediction", lambda *args: calls.append(args[2].source) or original(*args)
+    )
     return calls
 
 
