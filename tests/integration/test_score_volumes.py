@@ -230,7 +230,6 @@ def files(out):
 def scored(detector, monkeypatch):
     """The sources that the detector scored, in no order."""
     calls, original = [], detector.prediction
-
     monkeypatch.setattr(
         detector, "prediction", lambda *args: calls.append(args[2].source) or original(*args)
     )
