@@ -49,7 +49,7 @@ docs: $(DOCS)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 bench: install
-	$(BIN)/python benchmarks/fit_speed.py
+	$(BIN)/python benchmarks/speed_page.py
 
 clean:
 	rm -rf $(VENV) build dist demo-out site .pytest_cache .mypy_cache .ruff_cache

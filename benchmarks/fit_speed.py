@@ -1,6 +1,6 @@
 """Fitting and scoring times, as ratios to the encoder in the same run.
 
-    make bench        (or: python benchmarks/fit_speed.py [--encoder NAME])
+    python benchmarks/fit_speed.py [--encoder NAME]
 
 Times change with the machine and the minute; ratios within one run are what to compare. Weights
 are random: they do not change the time.

@@ -1,0 +1,85 @@
+"""The whole speed table, written to benchmarks/speed.md with the machine, versions and commands.
+
+    make bench        (or: python benchmarks/speed_page.py [--data DATA] [--runs 20])
+
+Every section is one run of one command, and compares by ratios within that run: machines differ
+and are noisy. With DATA, a folder of benchmark domains, whole archives are scored too.
+"""
+
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import typer
+
+from recap.runtime.machine import machine_facts
+
+HERE = Path(__file__).parent
+PAGE = HERE / "speed.md"
+
+
+def main(data: Path | None = None, runs: int = 20, large: bool = True) -> None:
+    """Run every section; one that fails is told on the page and in the exit code."""
+    failed, parts = [], [head()]
+    for title, command in sections(data, runs, large):
+        typer.echo(f"{title} …", err=True)
+        text, is_well = section(title, command)
+        parts.append(text)
+        if not is_well:
+            failed.append(title)
+        PAGE.write_text("\n".join(parts), encoding="utf-8")  # a later failure costs nothing
+    typer.echo(f"Written: {PAGE}" + (f"; failed: {', '.join(failed)}" if failed else ""))
+    if failed:
+        raise typer.Exit(1)
+
+
+def sections(data: Path | None, runs: int, large: bool) -> list[tuple[str, list[str]]]:
+    """What is measured, and how."""
+    count = ["--runs", str(runs)]
+    speed = ["recap", "bench", "speed", "--random-weights", "--methods", "recap", *count]
+    small = [*speed, "--warmup", "5", "--encoder", "dinov2-small"]
+    big = [*speed, "--warmup", "3", "--encoder", "clip-vit-l14-336", "--preset", "paper"]
+    coreset = ["--coreset", "256", "--shots", "4,16"]
+    found = [
+        ("dinov2-small, side adapters", [*small, "--shots", "0,4,16"]),
+        ("dinov2-small, memory of at most 256 rows", [*small, *coreset]),
+        ("Training and scoring steps", ["python", "benchmarks/fit_speed.py"]),
+        ("Runtimes, dinov2-small", ["python", "benchmarks/runtimes.py", "--int8", *count]),
+        ("Ten heads over one encoder", ["python", "benchmarks/many_heads.py"]),
+        ("Growth of the cost", ["python", "benchmarks/cost_growth.py"]),
+    ]
+    if large:
+        found += [
+            ("ViT-L/14@336, write-back", [*big, "--shots", "0,4"]),
+            ("ViT-L/14@336, write-back, memory of at most 256 rows", [*big, *coreset]),
+        ]
+    if data is not None:
+        pipeline = ["python", "benchmarks/score_pipeline.py", str(data)]
+        found.append(("Archives: reading, scoring and writing", pipeline))
+    return found
+
+
+def head() -> str:
+    """What it was measured on."""
+    facts = ", ".join(f"{name} {value}" for name, value in machine_facts().items())
+    return f"# Speed\n\nMade by `make bench` on: {facts}. Compare ratios, not times.\n"
+
+
+def section(title: str, command: list[str]) -> tuple[str, bool]:
+    """One command and what it printed."""
+    program = {"python": sys.executable, "recap": str(Path(sys.executable).with_name("recap"))}
+    run = subprocess.run(
+        [program[command[0]], *command[1:]],
+        cwd=HERE.parent,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    printed = run.stdout.strip() or run.stderr.strip()[-500:]
+    told = "" if run.returncode == 0 else f"\nEnded with exit code {run.returncode}.\n"
+    return f"## {title}\n\n```text\n$ {shlex.join(command)}\n{printed}\n```\n{told}", not told
+
+
+if __name__ == "__main__":
+    typer.run(main)
