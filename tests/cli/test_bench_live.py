@@ -154,10 +154,16 @@ def test_an_interrupt_leaves_no_process_behind(engine, domains, tiny, tmp_path):
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
+        # A shell has commands in the background ignore interrupts, and their children inherit it.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
-    wait_for(lambda: len(list(out.glob("work/recap/*/*/*"))) == 2, process, 200)
-    os.killpg(process.pid, signal.SIGINT)  # as a terminal does it
-    assert "recap: interrupted." in process.communicate(timeout=60)[1]
+    try:
+        wait_for(lambda: len(list(out.glob("work/recap/*/*/*"))) == 2, process, 200)
+        os.killpg(process.pid, signal.SIGINT)  # as a terminal does it
+        assert "recap: interrupted." in process.communicate(timeout=60)[1]
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
     assert process.returncode == 130
     deadline = time.monotonic() + 30
     while left := marked_processes(mark):
