@@ -7,6 +7,7 @@ stays as it is, from there opacity and colour grow in step up to `high`.
 
 import io
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -128,24 +129,23 @@ def legend(scale: tuple[float, float] = (0.0, 1.0)) -> Pillow.Image:
     return picture
 
 
-def encode_png(picture: Pillow.Image, max_side_px: int | None = None) -> bytes:
-    """The picture as PNG bytes, shrunk first if a side is longer than `max_side_px`."""
+def encode_png(picture: Pillow.Image, max_side_px: int | None = None, quick: bool = False) -> bytes:
+    """The picture as PNG bytes, shrunk first if a side is longer than `max_side_px`.
+
+    `quick` packs in a fourteenth of the time, a fifth larger.
+    """
     if max_side_px is not None and max(picture.size) > max_side_px:
         picture = picture.copy()
         picture.thumbnail((max_side_px, max_side_px), Pillow.Resampling.LANCZOS)
     buffer = io.BytesIO()
-    picture.save(buffer, format="PNG", optimize=True)
+    packing: dict[str, Any] = {"compress_level": _QUICK} if quick else {"optimize": True}
+    picture.save(buffer, format="PNG", **packing)
     return buffer.getvalue()
 
 
 def save_png(picture: Pillow.Image, path: Path) -> None:
-    """Write the picture; a reader sees the old file or the whole new one, never a part.
-
-    Packed in a fourteenth of the time that `encode_png` takes, a fifth larger.
-    """
-    buffer = io.BytesIO()
-    picture.save(buffer, format="PNG", compress_level=_QUICK)
-    write_atomic(path, buffer.getvalue())
+    """Write the picture; a reader sees the old file or the whole new one, never a part."""
+    write_atomic(path, encode_png(picture, quick=True))
 
 
 def _as_rgb(image: Image) -> RGBArray:

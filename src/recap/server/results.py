@@ -8,7 +8,6 @@
 Arrays are opened as maps of the file, so that one slice costs one slice.
 """
 
-import io
 import json
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -20,12 +19,11 @@ from PIL import Image as Pillow
 
 from recap.io import Case
 from recap.report.case_overlay import SLIDE_PX
-from recap.report.overlay import overlay
+from recap.report.overlay import encode_png, overlay
 from recap.scoring.cases import CasePrediction
 from recap.types import FloatArray, Image, Region
 
 RESULT, IMAGES, MAPS, VOLUME = "result.json", "images.npy", "maps.npy", "map.nii.gz"
-_PNG_LEVEL = 3
 
 
 def case_folder(result: Path, number: int) -> Path:
@@ -145,7 +143,7 @@ class Result:
     def image_png(self, case: int, number: int) -> bytes | None:
         """An image as it is shown."""
         pixels = self.pixels(case, number)
-        return None if pixels is None else png(Pillow.fromarray(pixels))
+        return None if pixels is None else encode_png(Pillow.fromarray(pixels), quick=True)
 
     def map_png(self, case: int, number: int, scale: tuple[float, float]) -> bytes | None:
         """A map in grey: black up to the scale's start, white from its end."""
@@ -154,7 +152,7 @@ class Result:
             return None
         low, high = scale
         grey = np.clip((np.nan_to_num(map) - low) / (high - low), 0.0, 1.0) * 255
-        return png(Pillow.fromarray(grey.round().astype(np.uint8)))
+        return encode_png(Pillow.fromarray(grey.round().astype(np.uint8)), quick=True)
 
     def overlay_png(self, case: int, number: int, scale: tuple[float, float]) -> bytes | None:
         """The map's colours on the image."""
@@ -162,7 +160,7 @@ class Result:
         if pixels is None or map is None:
             return None
         image = Image(pixels.astype(np.float32) / np.float32(255), "result")
-        return png(overlay(image, np.nan_to_num(map), scale))
+        return encode_png(overlay(image, np.nan_to_num(map), scale), quick=True)
 
 
 def _one(path: Path, number: int) -> Any:
@@ -170,10 +168,3 @@ def _one(path: Path, number: int) -> Any:
         return None
     stored = np.load(path, mmap_mode="r", allow_pickle=False)
     return np.array(stored[number]) if 0 <= number < len(stored) else None
-
-
-def png(picture: Pillow.Image) -> bytes:
-    """A picture's bytes, packed quickly rather than tightly."""
-    buffer = io.BytesIO()
-    picture.save(buffer, format="PNG", compress_level=_PNG_LEVEL)
-    return buffer.getvalue()
