@@ -13,8 +13,8 @@ from recap.errors import InputError
 from recap.report.previews import preview_files, shown_rows
 from recap.scoring.regions import REGION_COLUMNS
 from recap.scoring.rows import Row, read_rows
+from recap.scoring.shards import MANIFEST, TABLE
 
-TABLE, MANIFEST = "scores.csv", "manifest.json"
 RegionRow = dict[str, str]
 """A line of a regions table."""
 
