@@ -2,9 +2,11 @@
 
 import io
 import re
+import shutil
 import zipfile
 
 import numpy as np
+import pytest
 from PIL import Image as Pillow
 from playwright.sync_api import expect
 
@@ -69,6 +71,27 @@ def test_fit_with_a_painted_mask_calibrate_and_use(page, service, pictures, doma
     expect(card).to_contain_text("5 normal images, held-out")
 
     use(page, card, "from-browser", pictures["test-abnormal"][0])
+
+
+def test_long_names_widen_no_card(page, pictures, tmp_path):
+    page.get_by_role("link", name="Fit", exact=True).click()
+    name = f"{'a_very_long_name_' * 5}.png"
+    for folder in ("images", "masks"):
+        (tmp_path / folder).mkdir()
+        shutil.copy(pictures["valid-abnormal"][0], tmp_path / folder / name)
+    page.get_by_label("Drop abnormal images", exact=True).set_input_files(
+        [tmp_path / "images" / name, pictures["valid-abnormal"][1]]
+    )
+    page.get_by_label("Drop masks", exact=True).set_input_files(tmp_path / "masks" / name)
+    expect(page.get_by_text(f"mask: {name}")).to_be_visible()
+    cards = page.get_by_role("list", name="Abnormal images", exact=True).get_by_role("listitem")
+    outside = cards.nth(0).evaluate(
+        """card => [...card.querySelectorAll("*")].map(
+            part => part.getBoundingClientRect().right - card.getBoundingClientRect().right)"""
+    )
+    assert max(outside) <= 0, outside
+    widths = [cards.nth(i).bounding_box()["width"] for i in range(2)]
+    assert widths[0] == pytest.approx(widths[1]), widths
 
 
 def use(page, card, name, file):
