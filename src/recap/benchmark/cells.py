@@ -3,12 +3,12 @@
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from recap.atomic import write_atomic
-from recap.config import AnySettings, PeerSettings, Settings
+from recap.config import AnySettings, MemorySettings, PeerSettings, Settings
 from recap.errors import InputError
 from recap.peers.methods import has_zero_shot
 
@@ -34,18 +34,21 @@ class Cell:
     def name(self) -> str:
         """Readable, and different for every setting: also the path of its result."""
         folder = f"{self.method}/{self.dataset}/{self.shots}-shot"
-        return f"{folder}/seed-{self.settings.seed}-{_digest(self.as_json())}"
+        return f"{folder}/seed-{self.settings.seed}-{_digest(self._identity())}"
 
     @property
     def fit_name(self) -> str:
         """The same for cells whose fitted detectors differ in how they score alone."""
-        content = self.as_json()
-        del content["exclude"]
-        content.pop("on", None)
         own = self.settings
         if isinstance(own, Settings) and not own.training.train_with_memory:
-            del content["settings"]["memory"]["weight"]
-        return _digest(content)
+            memory = own.memory.model_copy(update={"weight": MemorySettings().weight})
+            own = own.model_copy(update={"memory": memory})
+        return _digest(replace(self, settings=own, exclude="", on="test")._identity())
+
+    def _identity(self) -> dict[str, Any]:
+        """Without settings that are as they always are: new ones must not make old cells strange."""
+        own = self.settings.model_dump(mode="json", exclude_defaults=True)
+        return self.as_json() | {"settings": own}
 
     def as_json(self) -> dict[str, Any]:
         """The cell as it stands in its result."""
@@ -109,8 +112,11 @@ def write_result(out: Path, cell: Cell, result: dict[str, Any]) -> None:
 def is_done(out: Path, cell: Cell) -> bool:
     """Tell whether a cell has a whole result; a damaged one is run again."""
     try:
-        return "metrics" in json.loads(result_file(out, cell).read_text(encoding="utf-8"))
-    except (OSError, ValueError, TypeError):
+        found = json.loads(result_file(out, cell).read_text(encoding="utf-8"))
+        # Settings that the cell was run without are as they always were.
+        own = type(cell.settings).model_validate(found["cell"]["settings"])
+        return "metrics" in found and own == cell.settings
+    except (OSError, ValueError, TypeError, KeyError):
         return False
 
 

@@ -29,7 +29,9 @@ class TimedMethod:
 
 
 def _recap(encoder: Encoder, settings: Settings, shots: int) -> nn.Module:
-    return _with_memory(new_model(settings, encoder=encoder), shots)
+    # A single branch costs the same whatever taught it.
+    model = new_model(settings, encoder=encoder, taught_by="masks" if shots else None)
+    return _with_memory(model, shots)
 
 
 def _nearest(encoder: Encoder, settings: Settings, shots: int) -> nn.Module:

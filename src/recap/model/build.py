@@ -6,15 +6,19 @@ from recap.config import Settings, resolve_settings
 
 if TYPE_CHECKING:
     from recap.encoders.vit import Encoder
-    from recap.model.recap import ReCAP
+    from recap.model.recap import ReCAP, Teacher
 
 
 def new_model(
-    settings: Settings, trained_head: bool = True, encoder: "Encoder | None" = None
+    settings: Settings,
+    trained_head: bool = True,
+    encoder: "Encoder | None" = None,
+    taught_by: "Teacher | None" = None,
 ) -> "ReCAP":
     """A model at its start; the same seed gives the same start, whatever ran before.
 
-    An encoder that is loaded already must be the one that the settings name.
+    An encoder that is loaded already must be the one that the settings name. `taught_by` is what a
+    single branch learns from, if the settings ask for one.
     """
     import torch
 
@@ -24,7 +28,8 @@ def new_model(
     with torch.random.fork_rng():
         torch.manual_seed(settings.seed)
         encoder = encoder or load_encoder(settings.encoder, settings.seed)
-        return ReCAP(encoder, settings, trained_head)
+        single = taught_by if settings.model.branches == "taught" and trained_head else None
+        return ReCAP(encoder, settings, trained_head, single)
 
 
 def build_model(

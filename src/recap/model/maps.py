@@ -13,23 +13,29 @@ from torch import Tensor
 from recap.config import Upsample
 
 
-def upsample(values: Tensor, size_px: int, patch_px: int, mode: Upsample) -> Tensor:
+def upsample(
+    values: Tensor, size_px: int, patch_px: int, mode: Upsample, blur_px: float = 0.0
+) -> Tensor:
     """Patch values (..., R) -> map (..., S, S)."""
     grid = round(values.shape[-1] ** 0.5)
-    matrix = interpolation_matrix(grid, size_px, patch_px, mode)
+    matrix = interpolation_matrix(grid, size_px, patch_px, mode, blur_px)
     matrix = matrix.to(device=values.device, dtype=values.dtype)
     return matrix @ values.unflatten(-1, (grid, grid)) @ matrix.T
 
 
 @lru_cache(maxsize=8)
 @torch.inference_mode(False)  # a cached inference tensor could not serve training later
-def interpolation_matrix(grid: int, size_px: int, patch_px: int, mode: Upsample) -> Tensor:
+def interpolation_matrix(
+    grid: int, size_px: int, patch_px: int, mode: Upsample, blur_px: float = 0.0
+) -> Tensor:
     """(S, grid) weights: row p says which patches pixel p lies between.
 
     `centres`: patch i covers pixels patch_px·i .. patch_px·(i+1) − 1, so its value stands at their
     middle, and the border, the last pixels that no patch covers included, takes the nearest
     patch's value. `corners`: the outer patches stand on the border (`align_corners=True`), which
     shifts a lesion by up to half a patch near the border.
+
+    A Gaussian blur of the map is separable and linear too, so it is in the matrix and costs nothing.
     """
     pixel = torch.arange(size_px, dtype=torch.float64)
     if mode == "corners":
@@ -38,4 +44,18 @@ def interpolation_matrix(grid: int, size_px: int, patch_px: int, mode: Upsample)
         position = (pixel + 0.5) / patch_px - 0.5
     position = position.clamp(0, grid - 1)
     distance = (position[:, None] - torch.arange(grid, dtype=torch.float64)).abs()
-    return (1 - distance).clamp_min(0).float()
+    weights = (1 - distance).clamp_min(0)
+    if blur_px > 0:
+        weights = _gaussian(size_px, blur_px) @ weights
+    return weights.float()
+
+
+def _gaussian(size_px: int, deviation_px: float) -> Tensor:
+    """(S, S) blur of a row of pixels; beyond the border it goes on as its last pixel."""
+    reach = int(4 * deviation_px) + 1
+    outside = torch.arange(-reach, size_px + reach, dtype=torch.float64)
+    pixel = torch.arange(size_px, dtype=torch.float64)
+    kernel = torch.exp(-0.5 * ((outside - pixel[:, None]) / deviation_px) ** 2)
+    kernel /= kernel.sum(dim=1, keepdim=True)
+    inside = outside.clamp(0, size_px - 1).long()
+    return torch.zeros(size_px, size_px, dtype=torch.float64).index_add_(1, inside, kernel)

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import cast
+from typing import Literal, cast
 
 import torch
 import torch.nn.functional as F
@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from recap.config import Settings
 from recap.encoders.vit import Encoder
+from recap.errors import SettingsError
 from recap.model.adapters import Adapter, write_back
 from recap.model.fusion import fuse_branches, fuse_layers, image_score
 from recap.model.logits import class_logits, margin, probability
@@ -25,12 +26,18 @@ Tokens = Sequence[tuple[Tensor, Tensor]]
 """Scoring tokens of every layer, as (seg, det), each (B, R, C). Kept apart rather than stacked:
 no copies, and what one layer and branch needs fits the processor's cache."""
 
+Teacher = Literal["masks", "labels"]
+"""What a single branch was taught by."""
+
 
 class ReCAP(Scorer):
     """A frozen encoder with adapters, prototypes and a memory of normal patches.
 
     With `trained_head=False` there are neither adapters nor prototypes: the memory holds the
     encoder's own tokens. That is what fitting on normal images alone gives.
+
+    `single` is set where one branch serves maps and scores (`model.branches = "taught"`); it says
+    what taught that branch. Seg and det are then the same tokens, prototypes and weights.
     """
 
     memory: Tensor | None
@@ -39,24 +46,39 @@ class ReCAP(Scorer):
     """Of a coreset, which of the N · R patches that it was chosen from its rows are: (L, 2, M) or
     (L, 1, M). None where the memory has all of them, in their order."""
 
-    def __init__(self, encoder: Encoder, settings: Settings, trained_head: bool = True) -> None:
+    def __init__(
+        self,
+        encoder: Encoder,
+        settings: Settings,
+        trained_head: bool = True,
+        single: Teacher | None = None,
+    ) -> None:
         super().__init__()
         self.encoder = encoder
         self.settings = settings
         self.trained_head = trained_head
+        self.single = single
         layers, head = len(encoder.layers), settings.model
+        if single and head.write_back:
+            raise SettingsError(
+                'model.branches = "taught" needs side adapters: both branches write back. '
+                'Set model.write_back = false, or model.branches = "both".'
+            )
         self.channels = head.bottleneck or min(768, encoder.width)
         # One adapter and one pair per layer and branch: seg and det of layer 1, of layer 2, …
         self.adapters, self.prototypes = nn.ModuleList(), nn.ModuleList()
+        self.branches = 1 if single else 2
         if trained_head:
             shared = random_prototypes(self.channels) if head.conditioning == "tokens" else None
-            for _ in range(2 * layers):
+            for _ in range(self.branches * layers):
                 self.adapters.append(Adapter(encoder.width, self.channels, head.write_back))
                 pair = PrototypePair(self.channels, head.conditioning, head.eta, shared)
                 self.prototypes.append(pair)
         weighs = trained_head and head.layer_fusion == "learned"
         self.theta_seg = nn.Parameter(torch.zeros(layers), requires_grad=weighs)
-        self.theta_det = nn.Parameter(torch.zeros(layers), requires_grad=weighs)
+        self.theta_det = self.theta_seg
+        if not single:
+            self.theta_det = nn.Parameter(torch.zeros(layers), requires_grad=weighs)
         self.register_buffer("memory", None)
         self.register_buffer("memory_origin", None)
 
@@ -67,16 +89,19 @@ class ReCAP(Scorer):
 
     def adapter(self, layer: int, branch: int) -> Adapter:
         """The adapter of one layer (from 0) and branch."""
-        return cast(Adapter, self.adapters[2 * layer + branch])
+        return cast(Adapter, self.adapters[self._place(layer, branch)])
 
     def pair(self, layer: int, branch: int) -> PrototypePair:
         """The prototypes of one layer (from 0) and branch."""
-        return cast(PrototypePair, self.prototypes[2 * layer + branch])
+        return cast(PrototypePair, self.prototypes[self._place(layer, branch)])
+
+    def _place(self, layer: int, branch: int) -> int:
+        return self.branches * layer + (0 if self.single else branch)
 
     def base_prototypes(self) -> Tensor:
-        """All prototypes before re-centring: (L, 2, 2, C) as layer, branch, class."""
+        """All prototypes before re-centring: (L, b, 2, C) as layer, branch, class."""
         bases = torch.stack([cast(PrototypePair, pair).base for pair in self.prototypes])
-        return bases.unflatten(0, (-1, 2))
+        return bases.unflatten(0, (-1, self.branches))
 
     def forward(self, pixels: Tensor) -> Output:
         """Score a batch of 0..1 pixels (B, 3, S, S)."""
@@ -113,12 +138,14 @@ class ReCAP(Scorer):
         if self.writes_back:
             return self._adapt_writing_back(prefix)
         taps = [tap.contiguous() for tap in prefix.unbind(dim=1)]
-        if not self.trained_head:
-            return [(tap, tap) for tap in taps]
-        return [
-            (self.adapter(layer, SEG)(tap), self.adapter(layer, DET)(tap))
-            for layer, tap in enumerate(taps)
-        ]
+        if self.trained_head and not self.single:
+            return [
+                (self.adapter(layer, SEG)(tap), self.adapter(layer, DET)(tap))
+                for layer, tap in enumerate(taps)
+            ]
+        if self.single:
+            taps = [self.adapter(layer, DET)(tap) for layer, tap in enumerate(taps)]
+        return [(tokens, tokens) for tokens in taps]
 
     def _adapt_writing_back(self, hidden: Tensor) -> Tokens:
         collected, blocks, skip = [], self.encoder.layers, self.encoder.prefix_tokens
@@ -154,15 +181,42 @@ class ReCAP(Scorer):
     def prototype_branch(self, tokens: Tokens) -> tuple[BranchOutput, Tensor]:
         """Image score and map from the re-centred prototypes, and their drift (B, 2, L, 2)."""
         seg, seg_drift = self.prototype_margins([seg for seg, _ in tokens], SEG)
-        det, det_drift = self.prototype_margins([det for _, det in tokens], DET)
-        branch = BranchOutput(self.pool_patches(probability(det)), self.fuse_maps(seg))
+        if self.single:
+            det, det_drift = seg, seg_drift
+        else:
+            det, det_drift = self.prototype_margins([det for _, det in tokens], DET)
+        soft = self.softened(seg)
+        pooled = soft if self.single == "masks" else det
+        maps = fuse_layers(probability(self._upsample(soft)), self.theta_seg)
+        branch = BranchOutput(self.pool_patches(probability(pooled)), maps)
         return branch, torch.stack([seg_drift, det_drift], dim=1)
+
+    def softened(self, margins: Tensor) -> Tensor:
+        """Margins at the scale of maps: α = 100 leaves hardly anything between 0 and 1."""
+        head = self.settings.model
+        return margins * ((head.map_logit_scale or head.logit_scale) / head.logit_scale)
+
+    def trained_outputs(self, tokens: Tokens) -> BranchOutput:
+        """What the losses see: scores and maps at α, and the map as it is before any blur."""
+        seg, _ = self.prototype_margins([seg for seg, _ in tokens], SEG)
+        det, _ = self.prototype_margins([det for _, det in tokens], DET)
+        return BranchOutput(self.trained_scores(det), self.trained_maps(seg))
+
+    def trained_scores(self, margins: Tensor) -> Tensor:
+        """Scores from the margins of the det branch: (L, B, R) -> (B,)."""
+        return image_score(probability(margins), self.theta_det, self.settings.model.top_k)
+
+    def trained_maps(self, margins: Tensor) -> Tensor:
+        """Maps from the margins of the seg branch: (L, B, R) -> (B, S, S)."""
+        return fuse_layers(probability(self._upsample(margins, blur=False)), self.theta_seg)
 
     @torch.no_grad()
     def drift_bound(self) -> Tensor:
         """The largest drift that any image can cause: (2, L, 2) as branch, layer, class."""
         bounds = [cast(PrototypePair, pair).drift_bound() for pair in self.prototypes]
-        return torch.stack(bounds).unflatten(0, (-1, 2)).transpose(0, 1)
+        return (
+            torch.stack(bounds).unflatten(0, (-1, self.branches)).transpose(0, 1).expand(2, -1, -1)
+        )
 
     def prototype_margins(self, tokens: Sequence[Tensor], branch: int) -> tuple[Tensor, Tensor]:
         """Margins (L, B, R) of one branch, and the drift (B, L, 2) of its prototypes."""
@@ -175,10 +229,6 @@ class ReCAP(Scorer):
             drift.append(pair.drift(anchors))
         return torch.stack(margins), torch.stack(drift, dim=1)
 
-    def fuse_maps(self, margins: Tensor) -> Tensor:
-        """One map from the margins of the seg branch: (L, B, R) -> (B, S, S)."""
-        return fuse_layers(probability(self._upsample(margins)), self.theta_seg)
-
     def memory_branch(self, tokens: Tokens) -> BranchOutput:
         """Image score and map from the distance to remembered normal patches."""
         assert self.memory is not None
@@ -189,25 +239,32 @@ class ReCAP(Scorer):
             distances.append(torch.stack([to_seg, to_det]))
         return self.pool_distances(torch.stack(distances))
 
-    def pool_distances(self, distance: Tensor) -> BranchOutput:
+    def pool_distances(self, distance: Tensor, blur: bool = True) -> BranchOutput:
         """Image score and map from nearest distances (L, 2, B, R)."""
         evidence = normalised_distance(distance)
-        maps = fuse_layers(self._upsample(evidence[:, SEG]), self.theta_seg)
+        maps = fuse_layers(self._upsample(evidence[:, SEG], blur), self.theta_seg)
         return BranchOutput(self.pool_patches(evidence[:, DET]), maps)
 
     def pool_patches(self, patches: Tensor) -> Tensor:
         """Image score from the patches of the det branch: (L, B, R) -> (B,)."""
-        return image_score(patches, self.theta_det, self.settings.model.top_k)
+        return image_score(patches, self.theta_det, self.pooled_share)
 
-    def _upsample(self, values: Tensor) -> Tensor:
-        encoder = self.encoder
-        return upsample(values, encoder.input_px, encoder.patch_px, self.settings.model.upsample)
+    @property
+    def pooled_share(self) -> float:
+        """Share of the patches that an image score is the mean of: few where masks were learned."""
+        head = self.settings.model
+        return head.map_top_k if self.single == "masks" else head.top_k
+
+    def _upsample(self, values: Tensor, blur: bool = True) -> Tensor:
+        encoder, head = self.encoder, self.settings.model
+        blur_px = head.map_blur_px if blur else 0.0
+        return upsample(values, encoder.input_px, encoder.patch_px, head.upsample, blur_px)
 
     @torch.no_grad()
     def start_prototypes(self, normal: Tokens, abnormal: Tokens) -> None:
         """Start at the class means of the support tokens, adapters as they are."""
         for layer in range(len(normal)):
-            for branch in (SEG, DET):
+            for branch in (SEG, DET)[: self.branches]:
                 classes = (normal[layer][branch], abnormal[layer][branch])
                 means = torch.stack([tokens.mean(dim=(0, 1)) for tokens in classes])
                 self.pair(layer, branch).start_at(means)
@@ -215,7 +272,7 @@ class ReCAP(Scorer):
     @torch.no_grad()
     def remember(self, normal: Tokens) -> None:
         """Build the memory from the tokens of normal images."""
-        branches = (SEG, DET) if self.trained_head else (DET,)
+        branches = (SEG, DET) if self.trained_head and not self.single else (DET,)
         coreset = self.settings.memory.coreset
         made = [choose_rows(layer[branch], coreset) for layer in normal for branch in branches]
         self.memory = torch.stack([rows for rows, _ in made]).unflatten(0, (-1, len(branches)))

@@ -43,6 +43,8 @@ class Card(BaseModel):
     encoder: EncoderRecord
     preprocessing: dict[str, Any]
     settings: AnySettings
+    taught_by: Literal["masks", "labels"] | None = None
+    """What a single branch learned from (`model.branches = "taught"`)."""
     support: list[dict[str, Any]]
     losses: dict[str, float]
     map_scale: tuple[float, float]

@@ -175,7 +175,7 @@ Build = Callable[[Card, Encoder], Scorer]
 def build_recap(card: Card, encoder: Encoder) -> ReCAP:
     """The model that a bundle of ours describes, without its numbers."""
     assert isinstance(card.settings, Settings)
-    return ReCAP(encoder, card.settings, card.mode != "normal-only")
+    return ReCAP(encoder, card.settings, card.mode != "normal-only", card.taught_by)
 
 
 def load_as(

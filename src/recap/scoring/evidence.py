@@ -38,8 +38,10 @@ def prototype_evidence(model: ReCAP, tokens: Tokens) -> Evidence:
     seg, _ = model.prototype_margins([seg for seg, _ in tokens], SEG)
     det, _ = model.prototype_margins([det for _, det in tokens], DET)
     weight = 1.0 if model.memory is None else 1 - model.settings.memory.weight
-    maps = probability(_upsample(model, seg[:, 0]))
-    return Evidence(weight, _pool(model, probability(det[:, 0])), maps)
+    soft = model.softened(seg[:, 0])
+    pooled = soft if model.single == "masks" else det[:, 0]
+    maps = probability(_upsample(model, soft))
+    return Evidence(weight, _pool(model, probability(pooled)), maps)
 
 
 def find_neighbours(model: ReCAP, tokens: Tokens) -> Neighbours:
@@ -75,9 +77,9 @@ def patch_at(model: ReCAP, row: int, column: int) -> int:
 
 
 def _pool(model: ReCAP, patches: Tensor) -> Tensor:
-    return top_k_mean(patches, model.settings.model.top_k)
+    return top_k_mean(patches, model.pooled_share)
 
 
 def _upsample(model: ReCAP, values: Tensor) -> Tensor:
-    encoder = model.encoder
-    return upsample(values, encoder.input_px, encoder.patch_px, model.settings.model.upsample)
+    encoder, head = model.encoder, model.settings.model
+    return upsample(values, encoder.input_px, encoder.patch_px, head.upsample, head.map_blur_px)

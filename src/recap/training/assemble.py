@@ -5,6 +5,7 @@ import json
 from typing import Any
 
 from recap.config import AnySettings
+from recap.model.recap import ReCAP, Teacher
 from recap.model.scorer import Scorer
 from recap.scoring.bundle import Card, EncoderRecord, Mode
 from recap.scoring.detector import Detector
@@ -17,6 +18,13 @@ STATEMENTS: dict[Mode, str] = {
     "so there is no memory.",
     "normal-only": "Memory branch alone: fitted on normal images only, so nothing was trained. "
     "Scores are distances of the encoder's own tokens to those images.",
+}
+SINGLE_BRANCH: dict[Teacher, str] = {
+    "masks": "One pair of prototypes per layer, trained on lesion masks, gives both the map and the "
+    "score; fused with a memory of the normal support images.",
+    "labels": "One pair of prototypes per layer, trained on image labels, gives both the map and the "
+    "score; fused with a memory of the normal support images. No mask was seen: the map shows what "
+    "tells the classes apart.",
 }
 
 
@@ -31,9 +39,10 @@ def assemble(
 ) -> Detector:
     """Wrap a finished model and say what it is; our own models by their mode."""
     encoder = model.encoder
+    single = model.single if isinstance(model, ReCAP) else None
     card = Card(
         mode=mode,
-        statement=statement or STATEMENTS[mode],
+        statement=statement or (SINGLE_BRANCH[single] if single else STATEMENTS[mode]),
         encoder=EncoderRecord(name=encoder.name, sha256=encoder.checksum),
         preprocessing={
             "input_px": encoder.input_px,
@@ -42,6 +51,7 @@ def assemble(
             "std": [round(v, 6) for v in encoder.std.flatten().tolist()],
         },
         settings=settings,
+        taught_by=single,
         support=support,
         losses=losses,
         map_scale=map_scale,

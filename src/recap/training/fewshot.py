@@ -10,7 +10,7 @@ from recap.data.augment import COPIES, augment
 from recap.encoders.vit import Encoder
 from recap.errors import InputError, SettingsError
 from recap.model.build import new_model
-from recap.model.recap import ReCAP, Tokens, concatenate
+from recap.model.recap import ReCAP, Teacher, Tokens, concatenate
 from recap.scoring.detector import Detector
 from recap.training.assemble import assemble, fingerprint
 from recap.training.checkpoint import Checkpoint
@@ -43,7 +43,9 @@ def fit_few_shot(
     abnormal = torch.tensor([item.abnormal for item in support])
     if abnormal.all():
         raise InputError("There are no normal images. A memory of normal patches needs at least 1.")
-    model = new_model(settings, bool(abnormal.any()), encoder).to(choose_device(device))
+    taught_by: Teacher = "masks" if any(supervised_maps(support)) else "labels"
+    model = new_model(settings, bool(abnormal.any()), encoder, taught_by)
+    model = model.to(choose_device(device))
     records = [{**item.record, "size_hw": list(item.image.size_hw)} for item in support]
     if not abnormal.any():
         pixels, _ = stack_support(support, model.encoder.input_px)

@@ -8,7 +8,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from recap.config import Settings
-from recap.model.logits import probability
 from recap.model.losses import detection_loss, segmentation_loss, separation_loss
 from recap.model.margins import adapted_margins
 from recap.model.recap import DET, SEG, ReCAP, Tokens
@@ -59,37 +58,43 @@ class Objective(nn.Module):
     def forward(self, batch: Batch) -> LossTerms:
         """The loss of one batch."""
         score, maps = self._predict(batch)
-        detection = detection_loss(score, batch.abnormal).mean()
-        segmentation = self._segmentation(maps, batch) if maps is not None else score.new_zeros(())
+        nothing = self.model.theta_seg.new_zeros(())
+        detection = nothing if score is None else self._detection(score, batch)
+        segmentation = nothing if maps is None else self._segmentation(maps, batch)
         training = self.settings.training
         separation = training.separation_weight * separation_loss(
             self.model.base_prototypes(), training.separation_margin
         )
         return LossTerms(segmentation + detection + separation, segmentation, detection, separation)
 
-    def _predict(self, batch: Batch) -> tuple[Tensor, Tensor | None]:
-        """Scores of all images, and maps of those that have a mask."""
-        model = self.model
+    def by_label(self, batch: Batch) -> Tensor:
+        """Which images' scores are supervised: (B,). All, unless a single branch learns better."""
+        return ~batch.has_mask if self.model.single else torch.ones_like(batch.has_mask)
+
+    def _predict(self, batch: Batch) -> tuple[Tensor | None, Tensor | None]:
+        """Scores of the images that are learned by label, and maps of those that have a mask."""
+        model, by_label = self.model, self.by_label(batch)
         if not model.writes_back and self.normals is None:
-            return self._scores(batch), self._maps(batch)
+            det, seg = self._chosen(batch, by_label, DET), self._chosen(batch, batch.has_mask, SEG)
+            return (
+                None if det is None else model.trained_scores(det),
+                None if seg is None else model.trained_maps(seg),
+            )
         tokens = model.adapt(batch.prefix)
-        branch, _ = model.prototype_branch(tokens)
+        branch = model.trained_outputs(tokens)
         if self.normals is not None:
             memory = self._memory_of_others(tokens, self.normals, batch.origin)
             branch = model.fuse(branch, memory)
-        return branch.score, branch.map[batch.has_mask] if batch.has_mask.any() else None
+        return (
+            branch.score[by_label] if by_label.any() else None,
+            branch.map[batch.has_mask] if batch.has_mask.any() else None,
+        )
 
-    def _scores(self, batch: Batch) -> Tensor:
-        """Image scores from the det branch alone."""
-        return self.model.pool_patches(probability(self._margins(batch.prefix, DET)))
-
-    def _maps(self, batch: Batch) -> Tensor | None:
-        """Maps from the seg branch alone, of the images that have a mask: the others need none."""
-        chosen = batch.has_mask
+    def _chosen(self, batch: Batch, chosen: Tensor, branch: int) -> Tensor | None:
+        """Margins of some images in one branch alone: the others need none."""
         if not chosen.any():
             return None
-        prefix = batch.prefix if chosen.all() else batch.prefix[chosen]
-        return self.model.fuse_maps(self._margins(prefix, SEG))
+        return self._margins(batch.prefix if chosen.all() else batch.prefix[chosen], branch)
 
     def _margins(self, prefix: Tensor, branch: int) -> Tensor:
         model, taps = self.model, [tap.contiguous() for tap in prefix.unbind(dim=1)]
@@ -109,6 +114,10 @@ class Objective(nn.Module):
         margins = adapted_margins(tap, adapter.down.weight, tokens, anchors)
         return self.settings.model.logit_scale * margins
 
+    def _detection(self, score: Tensor, batch: Batch) -> Tensor:
+        losses = detection_loss(score, batch.abnormal[self.by_label(batch)])
+        return losses.sum() / len(batch.abnormal)
+
     def _segmentation(self, maps: Tensor, batch: Batch) -> Tensor:
         losses = segmentation_loss(maps.float(), batch.masks[batch.has_mask])
         return losses.sum() / len(batch.has_mask)
@@ -122,7 +131,7 @@ class Objective(nn.Module):
             )
             for query, rows in zip(tokens, remembered, strict=True)
         ]
-        return self.model.pool_distances(torch.stack(distances))
+        return self.model.pool_distances(torch.stack(distances), blur=False)
 
 
 def distance_to_others(tokens: Tensor, remembered: Tensor, origin: Tensor) -> Tensor:
