@@ -82,6 +82,8 @@ class ModelSettings(Section):
     by each image as well as it can: by its mask or, where there are no masks, by its label."""
     map_top_k: Annotated[float, Field(gt=0, le=1)] = 0.01
     """Share of the patches whose mean is the image score of a single branch taught by masks."""
+    appearance_weight: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """Share of the image as a whole in the score of a single branch taught by labels."""
 
 
 class MemorySettings(Section):
@@ -89,6 +91,9 @@ class MemorySettings(Section):
 
     weight: Annotated[float, Field(ge=0, le=1)] = 0.5
     """λ of the branch fusion; zero-shot detectors have no memory and use 0."""
+    score: Literal["half", "standardised"] = "half"
+    """Distances in the image score of a single branch taught by labels: halved, as published; or
+    against those of normal images to each other, the mean of the `model.map_top_k` largest."""
     augmented: bool = False
     """Also remember the augmented copies: eleven times the rows."""
     coreset: Annotated[int, Field(ge=1)] | None = None
@@ -157,7 +162,13 @@ PRESETS: dict[str, dict[str, Any]] = {
     # One branch for maps and scores, softer and smoother maps, fewer epochs: each was chosen on
     # support pools alone; docs/explanation/recipe.md says what each does.
     "recap": {
-        "model": {"branches": "taught", "map_logit_scale": 10.0, "map_blur_px": 6.0},
+        "model": {
+            "branches": "taught",
+            "map_logit_scale": 10.0,
+            "map_blur_px": 6.0,
+            "appearance_weight": 1 / 3,
+        },
+        "memory": {"score": "standardised"},
         "training": {"epochs": 20},
     },
     "paper": {

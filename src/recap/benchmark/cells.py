@@ -46,7 +46,7 @@ class Cell:
         return _digest(replace(self, settings=own, exclude="", on="test")._identity())
 
     def _identity(self) -> dict[str, Any]:
-        """Without settings that are as they always are: new ones must not make old cells strange."""
+        """Without settings at their defaults: a new one must not make old cells strange."""
         own = self.settings.model_dump(mode="json", exclude_defaults=True)
         return self.as_json() | {"settings": own}
 

@@ -35,7 +35,7 @@ def interpolation_matrix(
     patch's value. `corners`: the outer patches stand on the border (`align_corners=True`), which
     shifts a lesion by up to half a patch near the border.
 
-    A Gaussian blur of the map is separable and linear too, so it is in the matrix and costs nothing.
+    A Gaussian blur of the map is separable and linear too: it is in the matrix and costs nothing.
     """
     pixel = torch.arange(size_px, dtype=torch.float64)
     if mode == "corners":

@@ -4,6 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+BEYOND_NORMAL = 3.0
 CHUNK_ROWS = 16_384
 """Rows compared at once: bounds the similarity matrix, whatever the size of the memory."""
 
@@ -46,6 +47,17 @@ def nearest_rows(tokens: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
 def normalised_distance(distance: Tensor) -> Tensor:
     """(Eq. 6) d̄ = clip(d / 2, 0, 1)."""
     return (distance / 2).clamp(0, 1)
+
+
+def standardised_distance(distance: Tensor, normal: Tensor) -> Tensor:
+    """How far beyond normal a distance is, 0..1: (L, B, R), (2, L) -> (L, B, R).
+
+    `normal` is the mean and the deviation of the distances of normal patches to other normal
+    images. Half a cosine distance lives between 0.05 and 0.2, whatever the patch; on this scale a
+    normal patch is near 0.05, and one three deviations away is at 0.5.
+    """
+    mean, deviation = normal[:, :, None, None]
+    return torch.sigmoid((distance - mean) / deviation - BEYOND_NORMAL)
 
 
 def k_centre(rows: Tensor, count: int) -> Tensor:

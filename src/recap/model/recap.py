@@ -12,10 +12,16 @@ from recap.config import Settings
 from recap.encoders.vit import Encoder
 from recap.errors import SettingsError
 from recap.model.adapters import Adapter, write_back
+from recap.model.appearance import appearance, appearance_evidence
 from recap.model.fusion import fuse_branches, fuse_layers, image_score
 from recap.model.logits import class_logits, margin, probability
 from recap.model.maps import upsample
-from recap.model.memory import choose_rows, nearest_distance, normalised_distance
+from recap.model.memory import (
+    choose_rows,
+    nearest_distance,
+    normalised_distance,
+    standardised_distance,
+)
 from recap.model.prototypes import PrototypePair, random_prototypes
 from recap.model.scorer import BranchOutput, Output, Scorer
 
@@ -45,6 +51,10 @@ class ReCAP(Scorer):
     memory_origin: Tensor | None
     """Of a coreset, which of the N · R patches that it was chosen from its rows are: (L, 2, M) or
     (L, 1, M). None where the memory has all of them, in their order."""
+    normal_distance: Tensor | None
+    """(2, L): mean and deviation of normal patches' distances to other normal images."""
+    appearance_direction: Tensor | None
+    """(D + 1,): which way whole images differ; see `recap.model.appearance`."""
 
     def __init__(
         self,
@@ -81,6 +91,8 @@ class ReCAP(Scorer):
             self.theta_det = nn.Parameter(torch.zeros(layers), requires_grad=weighs)
         self.register_buffer("memory", None)
         self.register_buffer("memory_origin", None)
+        self.register_buffer("normal_distance", None)
+        self.register_buffer("appearance_direction", None)
 
     @property
     def writes_back(self) -> bool:
@@ -109,7 +121,8 @@ class ReCAP(Scorer):
 
     def score_prefix(self, prefix: Tensor) -> Output:
         """Score images from their frozen prefix, which heads on one encoder may share."""
-        return replace(self.score_tokens(self.adapt(prefix)), descriptor=self.describe(prefix))
+        output = self.score_tokens(self.adapt(prefix), self.whole_image(prefix))
+        return replace(output, descriptor=self.describe(prefix))
 
     @torch.no_grad()
     def prefix(self, pixels: Tensor) -> Tensor:
@@ -132,6 +145,12 @@ class ReCAP(Scorer):
         layers = self.encoder.patches(prefix)[:, None] if self.writes_back else prefix
         means = F.normalize(layers.mean(dim=2), dim=-1)
         return F.normalize(means.flatten(1), dim=-1)
+
+    def whole_image(self, prefix: Tensor) -> Tensor | None:
+        """Evidence of images as a whole (B,), if it has a share in their scores."""
+        if self.appearance_direction is None:
+            return None
+        return appearance_evidence(appearance(prefix), self.appearance_direction)
 
     def adapt(self, prefix: Tensor) -> Tokens:
         """Scoring tokens from the frozen prefix; without adapters, the taps themselves."""
@@ -158,15 +177,21 @@ class ReCAP(Scorer):
                 hidden = self.encoder.run(hidden, block, blocks[layer + 1])
         return collected
 
-    def score_tokens(self, tokens: Tokens) -> Output:
-        """Both branches and their fusion from the scoring tokens."""
+    def score_tokens(self, tokens: Tokens, whole: Tensor | None = None) -> Output:
+        """Prototypes, memory and their fusion from the scoring tokens."""
         prototype, drift = self.prototype_branch(tokens) if self.trained_head else (None, None)
         memory = self.memory_branch(tokens) if self.memory is not None else None
         fused = self.fuse(prototype, memory)
-        return Output(fused.score, fused.map, prototype, memory, drift)
+        score = self.with_appearance(fused.score, whole)
+        return Output(score, fused.map, prototype, memory, drift, whole)
+
+    def with_appearance(self, score: Tensor, whole: Tensor | None) -> Tensor:
+        """The score with the share of the image as a whole, if that has any."""
+        weight = self.settings.model.appearance_weight
+        return score if whole is None else fuse_branches(score, whole, weight)
 
     def fuse(self, prototype: BranchOutput | None, memory: BranchOutput | None) -> BranchOutput:
-        """Both branches as one; a branch that is missing leaves the other as it is."""
+        """Prototypes and memory as one; where one is missing the other stays as it is."""
         if prototype is None or memory is None:
             only = prototype or memory
             if only is None:
@@ -243,7 +268,11 @@ class ReCAP(Scorer):
         """Image score and map from nearest distances (L, 2, B, R)."""
         evidence = normalised_distance(distance)
         maps = fuse_layers(self._upsample(evidence[:, SEG], blur), self.theta_seg)
-        return BranchOutput(self.pool_patches(evidence[:, DET]), maps)
+        if self.normal_distance is None:
+            return BranchOutput(self.pool_patches(evidence[:, DET]), maps)
+        beyond = standardised_distance(distance[:, DET], self.normal_distance)
+        share = self.settings.model.map_top_k
+        return BranchOutput(image_score(beyond, self.theta_det, share), maps)
 
     def pool_patches(self, patches: Tensor) -> Tensor:
         """Image score from the patches of the det branch: (L, B, R) -> (B,)."""

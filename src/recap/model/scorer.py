@@ -1,6 +1,6 @@
 """What every model of this package is to its user: pixels in, scores and maps out."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -25,6 +25,8 @@ class Output:
     memory: BranchOutput | None
     drift: Tensor | None
     """(B, 2, L, 2): image, branch, layer, class."""
+    appearance: Tensor | None = None
+    """(B,): evidence of the image as a whole, where it has a share in the score."""
     descriptor: Tensor | None = None
     """(B, D): each image as a whole, as the frozen encoder sees it; unit vectors."""
 
@@ -36,8 +38,12 @@ def without_maps(output: Output) -> Output:
     def scores(branch: BranchOutput | None) -> BranchOutput | None:
         return branch and BranchOutput(branch.score, nothing)
 
-    return Output(
-        output.score, nothing, scores(output.prototype), scores(output.memory), output.drift
+    return replace(
+        output,
+        map=nothing,
+        prototype=scores(output.prototype),
+        memory=scores(output.memory),
+        descriptor=None,
     )
 
 

@@ -6,6 +6,7 @@ PAGE_STYLE = """\
   --bar-abnormal: #b8500c; --bar-normal: #2a7d62; --bar-scored: #4a7ea5; --bar-out: #7a5aa6;
   --prototype-0: #1f5f8b; --prototype-1: #3f82b3; --prototype-2: #6aa5d0; --prototype-3: #9dc6e6;
   --memory-0: #8f4a06; --memory-1: #bf6a17; --memory-2: #df9344; --memory-3: #f1bd86;
+  --appearance: #6d8a3a;
   --out: #ebe4f5; --out-text: #4d3180; --error: #fbe3e3; --error-text: #8c1d1d;
 }
 @media (prefers-color-scheme: dark) {
@@ -133,12 +134,14 @@ table.small tbody tr:hover { background: var(--notice); }
   background: var(--prototype-1);
 }
 .swatch.memory { background: var(--memory-1); }
+.swatch.appearance { background: var(--appearance); }
 .parts { display: block; width: 100%; height: .8rem; border-radius: 3px; }
 .parts rect { stroke: var(--sheet); stroke-width: 1; vector-effect: non-scaling-stroke; }
 .prototype.step-0 { fill: var(--prototype-0); } .prototype.step-1 { fill: var(--prototype-1); }
 .prototype.step-2 { fill: var(--prototype-2); } .prototype.step-3 { fill: var(--prototype-3); }
 .memory.step-0 { fill: var(--memory-0); } .memory.step-1 { fill: var(--memory-1); }
 .memory.step-2 { fill: var(--memory-2); } .memory.step-3 { fill: var(--memory-3); }
+.parts .appearance { fill: var(--appearance); }
 details { margin-top: .6rem; }
 summary { cursor: pointer; color: var(--accent); }
 pre {

@@ -7,7 +7,7 @@ from typing import Any
 from recap.report.scored_folder import Preview
 
 Source = Callable[[bytes], str]
-SOURCES = {"prototype": "Prototypes", "memory": "Memory"}
+SOURCES = {"prototype": "Prototypes", "memory": "Memory", "appearance": "Image as a whole"}
 
 
 def why_block(preview: Preview, as_source: Source) -> str:
@@ -86,7 +86,7 @@ def _bar(label: str, parts: Sequence[dict[str, Any]]) -> str:
             shares[source] = f"{title.lower()} {100 * share:.0f} %"
         for step, part in enumerate(chosen):
             width = 100 * float(part["amount"]) / total
-            text = f"{title}, layer {int(part['layer'])}: {float(part['amount']):.3g}"
+            text = f"{_named(part)}: {float(part['amount']):.3g}"
             pieces.append(
                 f"<rect class='{source} step-{step % 4}' x='{start:.2f}' y='0' "
                 f"width='{width:.2f}' height='10'><title>{text}</title></rect>"
@@ -104,16 +104,29 @@ def _bar(label: str, parts: Sequence[dict[str, Any]]) -> str:
     )
 
 
+def _named(part: dict[str, Any]) -> str:
+    """A contribution's name; layer 0 is the image as a whole, seen in all of them."""
+    layer = int(part["layer"])
+    return SOURCES[part["source"]] + (f", layer {layer}" if layer else "")
+
+
 def _details(why: dict[str, Any]) -> str:
     """All contributions as numbers."""
-    body = "".join(
-        f"<tr><th scope='row'>{SOURCES[part['source']]}, layer {int(part['layer'])}</th>"
-        f"<td>{float(part['weight']):.3f}</td><td>{float(part['evidence']):.3g}</td>"
-        f"<td>{float(part['amount']):.3g}</td><td>{float(scored['amount']):.3g}</td></tr>"
-        for part, scored in zip(why["map_parts"], why["score_parts"], strict=True)
-    )
+    to_map = {(part["source"], part["layer"]): part for part in why["map_parts"]}
+    body = ""
+    for part in why["score_parts"]:
+        mapped = to_map.get((part["source"], part["layer"]))
+        figures = "".join(
+            "<td>–</td><td>–</td>"
+            if one is None
+            else f"<td>{float(one['weight']):.3f} × {float(one['evidence']):.3g}</td>"
+            f"<td>{float(one['amount']):.3g}</td>"
+            for one in (mapped, part)
+        )
+        body += f"<tr><th scope='row'>{_named(part)}</th>{figures}</tr>"
     return (
         "<details><summary>Every layer</summary><table class='small'><thead><tr><th></th>"
-        "<th scope='col'>Weight</th><th scope='col'>Evidence</th><th scope='col'>Adds to map</th>"
-        f"<th scope='col'>Adds to score</th></tr></thead><tbody>{body}</tbody></table></details>"
+        "<th scope='col'>Map: weight × evidence</th><th scope='col'>Adds to map</th>"
+        "<th scope='col'>Score: weight × evidence</th><th scope='col'>Adds to score</th></tr>"
+        f"</thead><tbody>{body}</tbody></table></details>"
     )

@@ -23,6 +23,8 @@ class Arrays:
     score_memory: FloatArray | None = None
     drift: FloatArray | None = None
     """(B, 2, L, 2)"""
+    appearance: FloatArray | None = None
+    """(B,)"""
     descriptor: FloatArray | None = None
     """(B, width)"""
 
@@ -55,6 +57,7 @@ def tensors_by_name(output: Output) -> dict[str, Tensor]:
         "score_prototype": None if prototype is None else prototype.score,
         "score_memory": None if memory is None else memory.score,
         "drift": output.drift,
+        "appearance": output.appearance,
         "descriptor": output.descriptor,
     }
     return {name: value for name, value in values.items() if value is not None}
@@ -74,6 +77,7 @@ def as_output(arrays: Arrays) -> Output:
         branch("score_prototype"),
         branch("score_memory"),
         tensors.get("drift"),
+        tensors.get("appearance"),
         tensors.get("descriptor"),
     )
 

@@ -9,7 +9,7 @@ from torch import Tensor
 from recap.model.fusion import top_k_mean
 from recap.model.logits import probability
 from recap.model.maps import interpolation_matrix, upsample
-from recap.model.memory import nearest_rows, normalised_distance
+from recap.model.memory import nearest_rows, normalised_distance, standardised_distance
 from recap.model.recap import DET, SEG, ReCAP, Tokens
 
 
@@ -61,7 +61,11 @@ def memory_evidence(model: ReCAP, neighbours: Neighbours) -> Evidence:
     """What the distances to normal patches say."""
     evidence = normalised_distance(neighbours.distance)
     weight = model.settings.memory.weight if model.trained_head else 1.0
-    return Evidence(weight, _pool(model, evidence[:, -1]), _upsample(model, evidence[:, SEG]))
+    scores = _pool(model, evidence[:, -1])
+    if model.normal_distance is not None:
+        beyond = standardised_distance(neighbours.distance[:, -1:], model.normal_distance)
+        scores = top_k_mean(beyond[:, 0], model.settings.model.map_top_k)
+    return Evidence(weight, scores, _upsample(model, evidence[:, SEG]))
 
 
 def layer_weights(theta: Tensor) -> Sequence[float]:

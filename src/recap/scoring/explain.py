@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from recap.errors import InputError, RecapError
 from recap.io.resize import SquareResize
@@ -24,15 +25,16 @@ from recap.scoring.memory_origin import NOT_KEPT, Origin, origin_of, origins_kep
 from recap.types import BRANCHES, FloatArray
 
 NO_MEMORY = "A zero-shot detector remembers no normal images, so there is no nearest patch."
-EvidenceName = Literal["prototype", "memory"]
+EvidenceName = Literal["prototype", "memory", "appearance"]
 
 
 @dataclass(frozen=True)
 class Contribution:
-    """What one layer of the prototypes or of the memory adds to a score or to a map value."""
+    """What one layer of the prototypes or of the memory adds to a score or to a map value; or the
+    image as a whole to its score."""
 
     layer: int
-    """The encoder's block, counted from 1."""
+    """The encoder's block, counted from 1; 0 for the image as a whole, seen in all of them."""
     source: EvidenceName
     weight: float
     """Of the layer and of the source together; all weights add up to 1."""
@@ -112,8 +114,9 @@ def explain(detector: Detector, image: Source, xy: tuple[int, int] | None = None
     resize = SquareResize(picture.size_hw, model.encoder.input_px)
     with torch.inference_mode():
         pixels = detector.preprocess(picture)[None].to(model.device)
-        tokens = model.adapt(model.prefix(pixels))
-        output = model.score_tokens(tokens)
+        prefix = model.prefix(pixels)
+        tokens = model.adapt(prefix)
+        output = model.score_tokens(tokens, model.whole_image(prefix))
         evidence: dict[EvidenceName, Evidence] = {}
         if model.trained_head:
             evidence["prototype"] = prototype_evidence(model, tokens)
@@ -131,7 +134,7 @@ def explain(detector: Detector, image: Source, xy: tuple[int, int] | None = None
         patch_xy_px=patch_centre(model, patch, picture.size_hw),
         score=float(output.score[0]),
         map_value=float(map[y, x]),
-        score_parts=tuple(_score_parts(model, evidence)),
+        score_parts=tuple(_score_parts(model, evidence, output.appearance)),
         map_parts=tuple(_map_parts(model, evidence, resize, x, y)),
         neighbours=tuple(_neighbours(detector, model, neighbours, patch)),
         note=_note(model),
@@ -139,10 +142,16 @@ def explain(detector: Detector, image: Source, xy: tuple[int, int] | None = None
     )
 
 
-def _score_parts(model: ReCAP, found: dict[EvidenceName, Evidence]) -> Iterator[Contribution]:
+def _score_parts(
+    model: ReCAP, found: dict[EvidenceName, Evidence], whole: Tensor | None
+) -> Iterator[Contribution]:
     weights = layer_weights(model.theta_det)
+    share = 0.0 if whole is None else model.settings.model.appearance_weight
     for source, evidence in found.items():
-        yield from _parts(model, source, evidence.weight, weights, evidence.scores.tolist())
+        weight = (1 - share) * evidence.weight
+        yield from _parts(model, source, weight, weights, evidence.scores.tolist())
+    if whole is not None:
+        yield Contribution(0, "appearance", share, float(whole[0]))
 
 
 def _map_parts(

@@ -20,10 +20,10 @@ STATEMENTS: dict[Mode, str] = {
     "Scores are distances of the encoder's own tokens to those images.",
 }
 SINGLE_BRANCH: dict[Teacher, str] = {
-    "masks": "One pair of prototypes per layer, trained on lesion masks, gives both the map and the "
-    "score; fused with a memory of the normal support images.",
-    "labels": "One pair of prototypes per layer, trained on image labels, gives both the map and the "
-    "score; fused with a memory of the normal support images. No mask was seen: the map shows what "
+    "masks": "One pair of prototypes per layer, trained on lesion masks, gives the map and, by its "
+    "peak, the score; fused with a memory of the normal support images.",
+    "labels": "One pair of prototypes per layer, trained on image labels, gives the score and the "
+    "map; fused with a memory of the normal support images. No mask was seen: the map shows what "
     "tells the classes apart.",
 }
 

@@ -1,5 +1,6 @@
 """Few-shot fitting on the target's own support images, and fitting on normal images alone."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -9,6 +10,7 @@ from recap.config import Settings
 from recap.data.augment import COPIES, augment
 from recap.encoders.vit import Encoder
 from recap.errors import InputError, SettingsError
+from recap.model.appearance import appearance, solve_appearance
 from recap.model.build import new_model
 from recap.model.recap import ReCAP, Teacher, Tokens, concatenate
 from recap.scoring.detector import Detector
@@ -17,6 +19,7 @@ from recap.training.checkpoint import Checkpoint
 from recap.training.devices import choose_device, process_count
 from recap.training.display import map_scale
 from recap.training.estimate import with_estimate
+from recap.training.left_out import left_out_appearance, normal_distance
 from recap.training.loop import TrainingSet, train
 from recap.training.objective import Objective
 from recap.training.prefix_store import PrefixStore
@@ -60,9 +63,13 @@ def fit_few_shot(
     data = _training_set(model, support, settings, work_dir)
     data.store.fill(progress)
     losses, tokens, remembered = _train(model, data, abnormal, settings, progress, checkpoint)
+    whole = None
+    if model.single == "labels":
+        whole = _learn_labels(model, data, abnormal, settings, tokens, remembered)
     scale = map_scale(model, tokens)
     detector = assemble(model, "few-shot", settings, records, losses, scale)
-    return with_estimate(detector, tokens, remembered, _describe(model, data, len(support)))
+    descriptors = _of_originals(model.describe, model, data, len(support))
+    return with_estimate(detector, tokens, remembered, descriptors, whole)
 
 
 def _training_set(
@@ -133,10 +140,34 @@ def _adapt(model: ReCAP, data: TrainingSet, indices: list[int]) -> Tokens:
     return concatenate([model.adapt(data.store[[i]].to(device)) for i in indices])
 
 
-def _describe(model: ReCAP, data: TrainingSet, images: int) -> Tensor:
-    """Descriptors of the support images, without their copies: (n, D)."""
+@torch.no_grad()
+def _learn_labels(
+    model: ReCAP,
+    data: TrainingSet,
+    abnormal: Tensor,
+    settings: Settings,
+    normal: Tokens,
+    remembered: Tokens,
+) -> Tensor | None:
+    """What scores without masks rest on beside the prototypes; all of it has a closed form.
+
+    Returns the evidence of the normal images as a whole, each from the others.
+    """
+    if settings.memory.score == "standardised":
+        model.normal_distance = normal_distance(model, normal, remembered)
+    if settings.model.appearance_weight == 0:
+        return None
+    vectors = _of_originals(appearance, model, data, len(abnormal))
+    model.appearance_direction = solve_appearance(vectors, abnormal)
+    return left_out_appearance(vectors, abnormal)
+
+
+def _of_originals(
+    describe: Callable[[Tensor], Tensor], model: ReCAP, data: TrainingSet, images: int
+) -> Tensor:
+    """A vector of each support image, without their copies: (n, D)."""
     originals = range(0, len(data.origin), len(data.origin) // images)
-    return torch.cat([model.describe(data.store[[i]].to(model.device)) for i in originals])
+    return torch.cat([describe(data.store[[i]].to(model.device)) for i in originals])
 
 
 @torch.no_grad()
