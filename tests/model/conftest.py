@@ -10,7 +10,7 @@ import torch
 from recap.config import resolve_settings
 from recap.encoders.vit import Encoder
 from recap.model.prototypes import PrototypePair
-from recap.model.recap import ReCAP
+from recap.model.recap import ReCAP, Teacher
 
 MakeModel = Callable[..., ReCAP]
 
@@ -36,15 +36,22 @@ def double_encoder(tiny_encoder: Encoder) -> Encoder:
 
 @pytest.fixture
 def make_model(tiny_encoder: Encoder, double_encoder: Encoder) -> MakeModel:
-    """make_model(preset, double=…, trained_head=…, **sections of the settings)."""
+    """make_model(preset, double=…, trained_head=…, single=…, **sections of the settings)."""
 
     def make(
-        preset: str = "fast", *, double: bool = False, trained_head: bool = True, **values: Any
+        preset: str = "fast",
+        *,
+        double: bool = False,
+        trained_head: bool = True,
+        single: Teacher | None = None,
+        **values: Any,
     ) -> ReCAP:
         settings = resolve_settings(preset, encoder={"name": "tiny", "input_px": 70}, **values)
         with torch.random.fork_rng():
             torch.manual_seed(1)
-            model = ReCAP(double_encoder if double else tiny_encoder, settings, trained_head)
+            model = ReCAP(
+                double_encoder if double else tiny_encoder, settings, trained_head, single
+            )
             shake(model)
         return model.double() if double else model.float()
 

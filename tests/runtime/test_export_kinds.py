@@ -19,13 +19,18 @@ pytestmark = pytest.mark.slow
 EXTRAS = ("onnxscript", "onnxruntime", "openvino")
 
 
-def fit_on(domain: Domain, settings: Settings, abnormal: bool = True) -> Detector:
+def fit_on(
+    domain: Domain, settings: Settings, abnormal: bool = True, masks: bool = False
+) -> Detector:
     valid = domain.root / "valid"
     diseased = valid / "Ungood" / "img" if abnormal else None
-    return recap.fit(valid / "good" / "img", diseased, settings=settings)
+    drawn = valid / "Ungood" / "anomaly_mask" if masks else None
+    return recap.fit(valid / "good" / "img", diseased, drawn, settings=settings)
 
 
-@pytest.mark.parametrize("kind", ["write-back", "zero-shot", "normal-only", "static", "tokens"])
+@pytest.mark.parametrize(
+    "kind", ["write-back", "zero-shot", "normal-only", "static", "tokens", "masks", "labels"]
+)
 def test_every_kind_is_exported(
     kind: str,
     phantoms: list[Domain],
@@ -39,6 +44,9 @@ def test_every_kind_is_exported(
         detector = fit_zero_shot(phantoms[:1], small_settings())
     elif kind in ("static", "tokens"):
         detector = fit_on(phantoms[0], small_settings(model={"conditioning": kind}))
+    elif kind in ("masks", "labels"):
+        detector = fit_on(phantoms[0], small_settings("recap"), masks=kind == "masks")
+        assert detector.card.taught_by == kind
     else:
         preset = "paper" if kind == "write-back" else "fast"
         detector = fit_on(phantoms[0], small_settings(preset), kind != "normal-only")

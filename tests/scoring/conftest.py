@@ -35,12 +35,14 @@ def domains(tmp_path_factory: pytest.TempPathFactory) -> list[Domain]:
     return write_phantoms(root, pool=3, test=3, size_px=70, domains=["Brain", "Chest"])
 
 
-def fit_on(domain: Domain, settings: Settings, abnormal: bool = True) -> Detector:
-    """Few-shot on the whole pool, or on its normal images alone."""
+def fit_on(
+    domain: Domain, settings: Settings, abnormal: bool = True, masks: bool = True
+) -> Detector:
+    """Few-shot on the whole pool, without its masks, or on its normal images alone."""
     valid = domain.root / "valid"
     diseased = valid / "Ungood" / "img" if abnormal else None
-    masks = valid / "Ungood" / "anomaly_mask"
-    masks_given = masks if abnormal and masks.is_dir() else None
+    folder = valid / "Ungood" / "anomaly_mask"
+    masks_given = folder if abnormal and masks and folder.is_dir() else None
     return recap.fit(valid / "good" / "img", diseased, masks_given, settings=settings)
 
 
@@ -58,6 +60,8 @@ def detectors(
         "write-back": fit_on(domains[0], tiny_settings("paper")),
         "normal-only": fit_on(domains[0], tiny_settings(), abnormal=False),
         "zero-shot": fit_zero_shot(domains[1:], tiny_settings()),
+        "taught by masks": fit_on(domains[0], tiny_settings("recap")),
+        "taught by labels": fit_on(domains[0], tiny_settings("recap"), masks=False),
         "shared anchors": fit_on(domains[0], tiny_settings(model={"conditioning": "tokens"})),
     }
 

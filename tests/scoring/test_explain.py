@@ -12,7 +12,15 @@ from recap.model.memory import nearest_rows
 from recap.scoring.explain import NO_MEMORY, explain
 from recap.scoring.memory_origin import NOT_KEPT, origin_of, patch_centre
 
-KINDS = ["few-shot", "write-back", "normal-only", "zero-shot", "shared anchors"]
+KINDS = [
+    "few-shot",
+    "write-back",
+    "normal-only",
+    "zero-shot",
+    "shared anchors",
+    "taught by masks",
+    "taught by labels",
+]
 
 
 @pytest.fixture(scope="module")

@@ -45,7 +45,10 @@ def test_killed_while_encoding(
 
 
 @pytest.mark.usefixtures("careful")
-@pytest.mark.parametrize(("preset", "masks"), [("fast", True), ("fast", False), ("paper", True)])
+@pytest.mark.parametrize(
+    ("preset", "masks"),
+    [("fast", True), ("fast", False), ("paper", True), ("recap", True), ("recap", False)],
+)
 def test_killed_while_training(
     preset, masks, arrays, tiny_settings, bytes_of, tmp_path, count_calls
 ):

@@ -52,7 +52,7 @@ def interpolation_matrix(
 
 def _gaussian(size_px: int, deviation_px: float) -> Tensor:
     """(S, S) blur of a row of pixels; beyond the border it goes on as its last pixel."""
-    reach = int(4 * deviation_px) + 1
+    reach = int(6 * deviation_px) + 1
     outside = torch.arange(-reach, size_px + reach, dtype=torch.float64)
     pixel = torch.arange(size_px, dtype=torch.float64)
     kernel = torch.exp(-0.5 * ((outside - pixel[:, None]) / deviation_px) ** 2)
