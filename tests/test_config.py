@@ -28,8 +28,10 @@ def toml(tmp_path):
     return write
 
 
-def test_defaults_are_the_fast_preset():
-    assert resolve_settings() == Settings() == resolve_settings("fast")
+def test_recap_is_the_default_and_fast_changes_nothing():
+    assert resolve_settings() == resolve_settings("recap") != Settings()
+    assert resolve_settings("fast") == Settings()
+    assert resolve_settings().model.branches == "taught"
 
 
 def test_paper_preset_is_the_published_recipe():

@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from recap.errors import SettingsError
 
 Preset = Literal["recap", "fast", "paper"]
+DEFAULT_PRESET: Preset = "recap"
 Conditioning = Literal["gated", "bounded", "unbounded", "static", "tokens"]
 Upsample = Literal["centres", "corners"]
 Axis = Literal["auto", "axial", "coronal", "sagittal"]
@@ -130,6 +131,7 @@ class Settings(Section):
     """Everything that decides what a fitted detector is."""
 
     preset: Preset = "fast"
+    """What the rest started from; the defaults of this class are those of `fast`."""
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     reading: ReadingSettings = ReadingSettings()
     encoder: EncoderSettings = EncoderSettings()
@@ -191,7 +193,7 @@ def resolve_settings(
     layers = [read_toml(config) if config else {}, *map(parse_override, overrides), values]
     if preset is None:
         named = [layer["preset"] for layer in layers if "preset" in layer]
-        preset = named[-1] if named else "fast"
+        preset = named[-1] if named else DEFAULT_PRESET
     layers = [{k: v for k, v in layer.items() if k != "preset"} for layer in layers]
     if not isinstance(preset, str) or preset not in PRESETS:
         raise SettingsError(f"Unknown preset '{preset}'. Choose from: {', '.join(PRESETS)}.")

@@ -66,7 +66,7 @@ def run_demo(
     out: Path, say: Callable[[str], None], progress: Progress, phantoms: bool = False
 ) -> DemoResult:
     """Fetch encoder and images, fit on eight, score the rest, write the page."""
-    settings = resolve_settings("fast")
+    settings = resolve_settings()
     pull(settings.encoder.name, say)
     support, test, notes = _images(out, say, phantoms)
     say(f"Fitting on {len(support)} images, then scoring {len(test)} of another patient.")

@@ -71,7 +71,7 @@ def test_cells_of_other_settings_do_not_join_a_study(tmp_path):
     register(tmp_path, "conditioning", {"gated": [cell()]}, base())
     register(tmp_path, "conditioning", {"gated": [cell(seed=1)]}, base())
     other = {"training": {"epochs": 3}}
-    with pytest.raises(InputError, match=r"training\.epochs = 50, not 3.*another --out"):
+    with pytest.raises(InputError, match=r"training\.epochs = 20, not 3.*another --out"):
         register(tmp_path, "conditioning", {"gated": [cell(**other)]}, base(**other))
     with pytest.raises(InputError, match="exclude = '', not 'ab'"):
         register(tmp_path, "conditioning", {}, {**base(), "exclude": "ab"})

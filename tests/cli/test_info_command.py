@@ -3,7 +3,7 @@ import json
 import pytest
 
 import recap
-from recap.config import Settings, setting_names
+from recap.config import setting_names
 
 
 def test_installation_as_json(command, tiny_folder):
@@ -23,7 +23,8 @@ def test_installation_for_people(command, tiny_folder):
 
 
 def test_settings_as_json_are_the_resolved_tree(command):
-    assert json.loads(command("info", "--settings", "--json").out) == Settings().model_dump()
+    default = recap.resolve_settings().model_dump(mode="json")
+    assert json.loads(command("info", "--settings", "--json").out) == default
     paper = command("info", "--settings", "--json", "--preset", "paper", "--set", "seed=7")
     expected = recap.resolve_settings("paper", seed=7).model_dump(mode="json")
     assert json.loads(paper.out) == expected

@@ -2,13 +2,13 @@
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from recap.atomic import write_atomic
-from recap.config import AnySettings, MemorySettings, PeerSettings, Settings
+from recap.config import AnySettings, PeerSettings, Section, Settings
 from recap.errors import InputError
 from recap.peers.methods import has_zero_shot
 
@@ -40,9 +40,12 @@ class Cell:
     def fit_name(self) -> str:
         """The same for cells whose fitted detectors differ in how they score alone."""
         own = self.settings
-        if isinstance(own, Settings) and not own.training.train_with_memory:
-            memory = own.memory.model_copy(update={"weight": MemorySettings().weight})
-            own = own.model_copy(update={"memory": memory})
+        if isinstance(own, Settings):
+            scoring = {"map_logit_scale", "map_blur_px", "map_top_k"}
+            sections = {"model": reset(own.model, scoring)}
+            if not own.training.train_with_memory:
+                sections["memory"] = reset(own.memory, {"weight"})
+            own = own.model_copy(update=sections)
         return _digest(replace(self, settings=own, exclude="", on="test")._identity())
 
     def _identity(self) -> dict[str, Any]:
@@ -88,6 +91,12 @@ def plan_cells(
                     cell = Cell(method, dataset, count, with_seed(own, seed), draw, exclude, on)
                     cells.append(cell)
     return sorted(cells, key=lambda cell: (cell.shots or 10**6, cell.settings.seed))
+
+
+def reset(section: Section, names: Collection[str]) -> Section:
+    """A group of settings with some of them at their defaults."""
+    defaults = type(section)()
+    return section.model_copy(update={name: getattr(defaults, name) for name in names})
 
 
 AnySettingsT = TypeVar("AnySettingsT", Settings, PeerSettings, AnySettings)

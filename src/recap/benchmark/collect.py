@@ -7,6 +7,7 @@ from typing import Any
 from recap.benchmark.experiments import GRID, POOL, read_experiment
 from recap.benchmark.table_cells import ResultCell
 from recap.benchmark.tables import Results
+from recap.config import DEFAULT_PRESET
 
 
 def collect(out: Path) -> Results:
@@ -25,8 +26,21 @@ def collect_pool(out: Path) -> tuple[ResultCell, ...]:
 
 
 def experiment_cells(out: Path, name: str) -> tuple[ResultCell, ...]:
-    """The finished cells of an experiment, each named after its variant."""
-    return tuple(_row(label, result) for label, result in read_experiment(out, name))
+    """The finished cells of an experiment, each named after its variant.
+
+    Where a grid has a method under several presets, all but the default one stand in its name.
+    """
+    found = read_experiment(out, name)
+    presets: dict[str, set[str]] = {}
+    for label, result in found:
+        presets.setdefault(label, set()).add(result["cell"]["settings"]["preset"])
+
+    def named(label: str, result: dict[str, Any]) -> str:
+        own = result["cell"]["settings"]["preset"]
+        several = name in (GRID, POOL) and len(presets[label]) > 1
+        return f"{label} ({own})" if several and own != DEFAULT_PRESET else label
+
+    return tuple(_row(named(label, result), result) for label, result in found)
 
 
 def result_cells(results: Iterable[dict[str, Any]]) -> list[ResultCell]:

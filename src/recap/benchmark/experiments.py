@@ -105,8 +105,9 @@ def _refuse_other_base(file: Path, kept: Mapping[str, Any], given: Mapping[str, 
 
 
 def _whole(base: Mapping[str, Any]) -> dict[str, Any]:
-    """The base with the defaults of settings that are newer than its file."""
-    return {**base, "settings": settings_from_dict(base["settings"]).model_dump(mode="json")}
+    """The base with the defaults of what is newer than its file."""
+    settings = settings_from_dict(base["settings"]).model_dump(mode="json")
+    return {"on": "test", **base, "settings": settings}
 
 
 def _flat(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from recap.benchmark.cells import Cell, plan_cells, with_seed
+from recap.benchmark.cells import Cell, MeasuredOn, plan_cells, with_seed
 from recap.benchmark.experiments import register
 from recap.benchmark.runner import run_cells
 from recap.benchmark.watch import Watcher, silent
@@ -59,10 +59,11 @@ def plan_study(
     values: Sequence[str] | None = None,
     draw_by_seed: bool = False,
     exclude: str = "",
+    on: MeasuredOn = "test",
 ) -> Study:
     """The cells of an ablation or a sweep, over its own values or others."""
     variants = {
-        label: plan_cells({"recap": own}, datasets, shots, seeds, draw_by_seed, exclude)
+        label: plan_cells({"recap": own}, datasets, shots, seeds, draw_by_seed, exclude, on)
         for label, own in variants_of(name, settings, values).items()
     }
     if not all(variants.values()):
@@ -71,7 +72,7 @@ def plan_study(
             f"{', '.join(datasets)}. Zero-shot (0) needs at least two data sets."
         )
     common = with_seed(settings, 0).model_dump(mode="json")
-    base = {"settings": common, "draw_by_seed": draw_by_seed, "exclude": exclude}
+    base = {"settings": common, "draw_by_seed": draw_by_seed, "exclude": exclude, "on": on}
     return Study(name, variants, base)
 
 
@@ -86,6 +87,8 @@ def variants_of(
             "no_conditioning": _changed(settings, "model", conditioning="static"),
             "no_layer_fusion": _changed(settings, "model", layer_fusion="uniform"),
         }
+    if name == "recipe":
+        return _recipe(settings)
     if name == "conditioning":
         kinds = ("gated", "bounded", "unbounded", "static", "tokens")
         return {kind: _changed(settings, "model", conditioning=kind) for kind in kinds}
@@ -103,6 +106,7 @@ def reference_of(name: str, settings: Settings) -> str:
     training = settings.training
     return {
         "components": "recap",
+        "recipe": "all of it",
         "conditioning": "gated",
         "backbones": settings.encoder.name,
         "sweep-delta-sep": _pair_label(training.separation_margin, training.separation_weight),
@@ -145,6 +149,27 @@ def run_study(
     cells = study.cells
     shared = len({cell.fit_name for cell in cells}) < len(cells)
     return run_cells(cells, domains, out, watch=watch, share_heads=shared, **options)
+
+
+def _recipe(settings: Settings) -> dict[str, Settings]:
+    """The settings, and each that is not at its default put back there: alone, then all of them."""
+    plain = with_seed(Settings(), settings.seed)
+    variants = {"all of it": settings}
+    together = settings
+    for section in ("model", "memory", "training"):
+        own, default = getattr(settings, section), getattr(plain, section)
+        for key in type(own).model_fields:
+            value = getattr(default, key)
+            if getattr(own, key) != value:
+                together = _changed(together, section, **{key: value})
+                label = f"{section}.{key} = {'none' if value is None else value}"
+                variants[label] = _changed(settings, section, **{key: value})
+    if len(variants) == 1:
+        raise SettingsError(
+            "A recipe is what a preset changes, and these settings change nothing. "
+            "Try --preset recap."
+        )
+    return {**variants, "none of it": together}
 
 
 def _changed(settings: Settings, section: str, **values: Any) -> Settings:

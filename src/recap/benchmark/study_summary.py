@@ -18,7 +18,7 @@ from recap.metrics.bootstrap import Comparison, paired_bootstrap
 from recap.metrics.curve import DoubleArray
 from recap.types import BoolArray
 
-METRICS = ("image_auroc", "pixel_auroc")
+METRICS = ("image_auroc", "pixel_auroc", "pixel_f1_max")
 
 Runs = Mapping[int, dict[str, Any]]
 """The results of a variant by seed."""

@@ -11,12 +11,17 @@ TITLES = {
     "components": "Components",
     "conditioning": "Prototype conditioning",
     "backbones": "Encoders",
+    "recipe": "The recipe, each part taken back",
     "sweep-eta": "Strength of the conditioning η",
     "sweep-topk": "Top-k ratio",
     "sweep-lambda": "Weight of the memory λ",
     "sweep-delta-sep": "Separation margin δ and weight λ_sep",
 }
-METRIC_NAMES = {"image_auroc": "image AUROC", "pixel_auroc": "pixel AUROC"}
+METRIC_NAMES = {
+    "image_auroc": "image AUROC",
+    "pixel_auroc": "pixel AUROC",
+    "pixel_f1_max": "pixel F1-max",
+}
 OVER_IMAGES = Note(
     "over-images",
     "Paired bootstrap over the test images, or over patients where they are known: the difference "
@@ -42,7 +47,7 @@ def _table(rows: Sequence[Mapping[str, Any]]) -> Table:
     of_images = first["metric"] == "image_auroc"
     note = OVER_IMAGES if of_images else OVER_SEEDS
     columns = [
-        Column(Label("AUROC")),
+        Column(Label(METRIC_NAMES[first["metric"]].split()[-1])),
         Column(Label(f"Difference to {first['reference']}", (note,)), better=""),
     ]
     if of_images:

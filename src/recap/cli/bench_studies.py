@@ -12,10 +12,12 @@ from recap.cli.bench_options import (
     EncoderName,
     Exclude,
     Jobs,
+    On,
     Out,
     Seeds,
     Shots,
     choose_domains,
+    measured_on,
     tell_failures,
 )
 from recap.cli.options import Config, Overrides, Preset, settings_from
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
 
 def ablate(
     study: Annotated[
-        Literal["components", "conditioning", "backbones"],
+        Literal["components", "conditioning", "backbones", "recipe"],
         typer.Argument(help="What is left out or exchanged.", show_default=False),
     ],
     data: Data,
@@ -40,12 +42,16 @@ def ablate(
     ] = "",
     draw_by_seed: DrawBySeed = False,
     exclude: Exclude = None,
+    on: On = "test",
     jobs: Jobs = 1,
     preset: Preset = None,
     config: Config = None,
     overrides: Overrides = None,
 ) -> None:
     """Run the variants of an ablation and print how far each is from the full model.
+
+    components, conditioning, backbones: as in the paper. recipe: each setting that the preset
+    changes, put back to its default alone, then all of them.
 
     Cells that another run in the same folder has finished are not run again. The numbers are also
     kept in OUT/experiments/NAME-summary.json. Exit code 1: cells failed.
@@ -56,7 +62,9 @@ def ablate(
     if encoders and study != "backbones":
         raise SettingsError(f"--encoders goes with backbones, not with {study}. Leave it out.")
     values = _encoders(encoders, settings) if study == "backbones" else None
-    _run(study, settings, values, data, out, shots, seeds, datasets, draw_by_seed, exclude, jobs)
+    _run(
+        study, settings, values, data, out, shots, seeds, datasets, draw_by_seed, exclude, on, jobs
+    )
 
 
 def sweep(
@@ -75,6 +83,7 @@ def sweep(
     encoder: EncoderName = None,
     draw_by_seed: DrawBySeed = False,
     exclude: Exclude = None,
+    on: On = "test",
     jobs: Jobs = 1,
     preset: Preset = None,
     config: Config = None,
@@ -89,7 +98,7 @@ def sweep(
     settings = settings_from(preset, config, overrides, encoder={"name": encoder})
     given = values.split(",") if values else None
     name = f"sweep-{study}"
-    _run(name, settings, given, data, out, shots, seeds, datasets, draw_by_seed, exclude, jobs)
+    _run(name, settings, given, data, out, shots, seeds, datasets, draw_by_seed, exclude, on, jobs)
 
 
 def _encoders(encoders: str, settings: "Settings") -> list[str]:
@@ -113,6 +122,7 @@ def _run(
     datasets: str,
     draw_by_seed: bool,
     exclude: Path | None,
+    on: str,
     jobs: int,
 ) -> None:
     from recap.benchmark.cells import parse_numbers
@@ -134,6 +144,7 @@ def _run(
         values=values,
         draw_by_seed=draw_by_seed,
         exclude=left_out.sha256 if left_out else "",
+        on=measured_on(on, exclude),
     )
     with watching() as watch:
         failed = run_study(study, domains, out, jobs=jobs, exclude=left_out, watch=watch)

@@ -11,8 +11,8 @@ if TYPE_CHECKING:
 Preset = Annotated[
     str | None,
     typer.Option(
-        help="fast (default): side adapters. paper: the published recipe, much slower. "
-        "Other methods: equal (default) or official."
+        help="recap (default). fast: the published model with side adapters. paper: the published "
+        "recipe, much slower. Other methods: equal (default) or official."
     ),
 ]
 Config = Annotated[Path | None, typer.Option("--config", help="A TOML file with settings.")]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from fastapi import HTTPException
 from pydantic import Field, ValidationError
 
-from recap.config import Section, Settings, resolve_settings
+from recap.config import DEFAULT_PRESET, Preset, Section, Settings, resolve_settings
 from recap.data.folder import natural_key, pair_masks
 from recap.errors import TrainingError
 from recap.server.bundles import Bundles
@@ -32,7 +32,7 @@ class FitOptions(Section):
     """What may be said about a fit. The encoder is that of a bundle that is here already."""
 
     name: Annotated[str, Field(pattern=f"^{NAME.pattern}$")] = "fitted"
-    preset: Literal["fast", "paper"] = "fast"
+    preset: Preset = DEFAULT_PRESET
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     epochs: Annotated[int, Field(ge=1, le=1000)] | None = None
     augment: bool = True

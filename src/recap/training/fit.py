@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from recap.config import Settings, resolve_settings
+from recap.config import DEFAULT_PRESET, Settings, resolve_settings
 from recap.scoring.detector import Detector
 from recap.training.progress import Progress, silent
 
@@ -13,7 +13,7 @@ def fit(
     abnormal: Any = None,
     masks: Any = None,
     *,
-    preset: str = "fast",
+    preset: str = DEFAULT_PRESET,
     seed: int = 0,
     settings: Settings | None = None,
     work_dir: str | Path | None = None,
@@ -28,7 +28,8 @@ def fit(
             normal images and nothing is trained.
         masks: lesion masks: a folder with files named like the abnormal images, or, with arrays,
             a list with one mask or None per abnormal image. Optional.
-        preset: `fast` (side adapters) or `paper` (the published recipe).
+        preset: `recap`, `fast` (the published model, side adapters) or `paper` (the published
+            recipe).
         settings: everything else; replaces `preset` and `seed`.
         work_dir: a folder for unfinished work; an interrupted fit goes on from there.
     """

@@ -39,8 +39,9 @@ class FitPage {
     this.preset = h(
       "select",
       { id: "fit-preset" },
-      h("option", { value: "fast", text: "Fast" }),
-      h("option", { value: "paper", text: "As in the paper (slow)" }),
+      h("option", { value: "recap", text: "ReCAP" }),
+      h("option", { value: "fast", text: "As in the paper, side adapters" }),
+      h("option", { value: "paper", text: "As in the paper, write-back (slow)" }),
     );
     this.epochs = h("input", {
       id: "fit-epochs",
