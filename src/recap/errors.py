@@ -23,3 +23,7 @@ class BundleError(RecapError):
 
 class TrainingError(RecapError):
     """Training cannot go on."""
+
+
+class OtherFitError(TrainingError):
+    """A folder for unfinished work holds that of another fit."""

@@ -126,6 +126,17 @@ def test_a_cell_is_what_the_commands_give(cells, domains, tmp_path):
     assert len(result["drift"]["normal"]) == 2  # branches
 
 
+def test_work_left_by_another_version_is_begun_anew(cells, domains, finished, tmp_path):
+    cell = next(c for c in cells if c.method == "recap" and c.shots == 2)
+    work = tmp_path / "work" / cell.name
+    work.mkdir(parents=True)
+    (work / "fingerprint").write_text("of another version")
+    assert run_cells([cell], domains, tmp_path) == {}
+    (result,) = contents(tmp_path)
+    assert result["images"] in [other["images"] for other in contents(finished)]
+    assert not work.exists()
+
+
 def test_a_failing_cell_costs_only_itself(cells, domains, tmp_path, monkeypatch):
     def failing(detector, samples, measured):
         if samples[0].domain == "Chest":

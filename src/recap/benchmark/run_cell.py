@@ -17,6 +17,7 @@ from recap.data.exclusions import Exclusions
 from recap.data.supports import held_out_pool, known_patient
 from recap.encoders.memo import TapsMemo
 from recap.encoders.vit import Encoder
+from recap.errors import OtherFitError
 from recap.model.recap import ReCAP
 from recap.model.scorer import Output
 from recap.peers.loading import load
@@ -50,7 +51,11 @@ def run_cell(
     if share_heads and head.exists():
         detector = _with_settings(load(head, encoder=encoder), cell.settings)
     else:
-        detector = _fit(cell, domains, target, encoder, work)
+        try:
+            detector = _fit(cell, domains, target, encoder, work)
+        except OtherFitError:  # left by another version of a library: this cell is its only owner
+            shutil.rmtree(work)
+            detector = _fit(cell, domains, target, encoder, work)
         if share_heads:
             detector.save(head)
     fitted = time.monotonic()

@@ -10,7 +10,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from recap.errors import TrainingError
+from recap.errors import OtherFitError, TrainingError
 
 STATE = ("step", "exp_avg", "exp_avg_sq")
 
@@ -24,7 +24,7 @@ class Checkpoint:
         self._fingerprint = fingerprint
         owner = folder / "fingerprint"
         if owner.exists() and owner.read_text(encoding="utf-8") != fingerprint:
-            raise TrainingError(
+            raise OtherFitError(
                 f"{folder} holds the unfinished fit of other images or settings. "
                 "Finish that one with its own settings, or discard it with --restart."
             )
