@@ -1,4 +1,5 @@
 import json
+import shutil
 
 import pytest
 
@@ -124,6 +125,16 @@ def test_a_cell_is_what_the_commands_give(cells, domains, tmp_path):
     )
     assert result["counts"] == {"abnormal": 3, "normal": 3}
     assert len(result["drift"]["normal"]) == 2  # branches
+
+
+def test_cells_on_pools_never_read_the_test_split(settings, tmp_path):
+    """It is not even there."""
+    domains = write_phantoms(tmp_path, pool=5, test=1, size_px=70, domains=["Brain", "Chest"])
+    for domain in domains:
+        shutil.rmtree(domain.root / "test")
+    cells = plan_cells({"recap": settings}, ["Brain", "Chest"], [2], [0], True, on="pool")
+    assert run_cells(cells, domains, tmp_path / "out") == {}
+    assert all(len(result["images"]) == 6 for result in contents(tmp_path / "out"))
 
 
 def test_work_left_by_another_version_is_begun_anew(cells, domains, finished, tmp_path):
