@@ -117,16 +117,16 @@ def _details(why: dict[str, Any]) -> str:
     for part in why["score_parts"]:
         mapped = to_map.get((part["source"], part["layer"]))
         figures = "".join(
-            "<td>–</td><td>–</td>"
+            "<td>–</td>"
             if one is None
-            else f"<td>{float(one['weight']):.3f} × {float(one['evidence']):.3g}</td>"
-            f"<td>{float(one['amount']):.3g}</td>"
+            else f"<td title='{float(one['weight']):.3f} × {float(one['evidence']):.3g}'>"
+            f"{float(one['amount']):.3g}</td>"
             for one in (mapped, part)
         )
         body += f"<tr><th scope='row'>{_named(part)}</th>{figures}</tr>"
     return (
         "<details><summary>Every layer</summary><table class='small'><thead><tr><th></th>"
-        "<th scope='col'>Map: weight × evidence</th><th scope='col'>Adds to map</th>"
-        "<th scope='col'>Score: weight × evidence</th><th scope='col'>Adds to score</th></tr>"
-        f"</thead><tbody>{body}</tbody></table></details>"
+        "<th scope='col'>Adds to map</th><th scope='col'>Adds to score</th></tr></thead>"
+        f"<tbody>{body}</tbody></table><p class='quiet'>Each is weight × evidence; point at a "
+        "number to see both.</p></details>"
     )
