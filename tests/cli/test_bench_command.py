@@ -34,6 +34,22 @@ def test_run_then_table(run_bench, command, tmp_path):
     assert "As published" not in ours.out
 
 
+def test_columns_are_compared(run_bench, command, tmp_path):
+    assert run_bench("--methods", "nearest,recap", "--datasets", "Brain").code == 0
+    assert run_bench("--methods", "recap", "--datasets", "Brain", "--preset", "fast").code == 0
+    told = command(
+        "bench", "compare", tmp_path / "runs", "recap", "nearest", "--to", "recap (fast)"
+    )
+    assert told.code == 0, told.err
+    for column in ("recap", "nearest", "recap (fast)"):
+        assert f"| {column} |" in told.out
+    assert "Difference to recap (fast)" in told.out
+    assert "pixel F1-max" in told.out
+    wrong = command("bench", "compare", tmp_path / "runs", "recap", "--to", "nearst")
+    assert wrong.code == 2
+    assert "has no 'nearst'. It has: nearest, recap, recap (fast)" in wrong.err
+
+
 def test_settings_can_be_chosen_without_any_test_image(command, domains, tiny, tmp_path):
     data, runs = tmp_path / "data", tmp_path / "runs"
     for domain in domains:

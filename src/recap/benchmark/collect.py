@@ -26,7 +26,12 @@ def collect_pool(out: Path) -> tuple[ResultCell, ...]:
 
 
 def experiment_cells(out: Path, name: str) -> tuple[ResultCell, ...]:
-    """The finished cells of an experiment, each named after its variant.
+    """The finished cells of an experiment, each named after its variant."""
+    return tuple(_row(label, result) for label, result in named_results(out, name))
+
+
+def named_results(out: Path, name: str) -> list[tuple[str, dict[str, Any]]]:
+    """The finished cells of an experiment and the names of their columns.
 
     Where a grid has a method under several presets, all but the default one stand in its name.
     """
@@ -40,7 +45,7 @@ def experiment_cells(out: Path, name: str) -> tuple[ResultCell, ...]:
         several = name in (GRID, POOL) and len(presets[label]) > 1
         return f"{label} ({own})" if several and own != DEFAULT_PRESET else label
 
-    return tuple(_row(named(label, result), result) for label, result in found)
+    return [(named(label, result), result) for label, result in found]
 
 
 def result_cells(results: Iterable[dict[str, Any]]) -> list[ResultCell]:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from recap.atomic import write_atomic
+from recap.benchmark.collect import named_results
 from recap.benchmark.experiments import FOLDER, definition, experiment_file, read_experiment
 from recap.benchmark.studies import reference_of, value_of
 from recap.config import settings_from_dict
@@ -20,6 +21,8 @@ from recap.types import BoolArray
 
 METRICS = ("image_auroc", "pixel_auroc", "pixel_f1_max")
 
+Labelled = tuple[str, dict[str, Any]]
+"""A variant, or a column of a grid, and one of its results."""
 Runs = Mapping[int, dict[str, Any]]
 """The results of a variant by seed."""
 
@@ -49,8 +52,24 @@ def summarise(out: Path, name: str) -> list[dict[str, Any]]:
             "`recap bench sweep` make them."
         )
     reference = reference_of(name, settings_from_dict(content["base"]["settings"]))
+    results = sorted(read_experiment(out, name), key=lambda r: value_of(name, r[0]) or 0)
+    return _rows(name, reference, results)
+
+
+def summarise_grid(out: Path, name: str, methods: Sequence[str], reference: str) -> list[Any]:
+    """The same of some columns of a grid against another one."""
+    found = named_results(out, name)
+    known = list(dict.fromkeys(label for label, _ in found))
+    for label in (*methods, reference):
+        if label not in known:
+            raise InputError(f"{out}: has no '{label}'. It has: {', '.join(known) or 'nothing'}.")
+    chosen = [(label, result) for label, result in found if label in (*methods, reference)]
+    return _rows("comparison", reference, chosen)
+
+
+def _rows(name: str, reference: str, results: Sequence[Labelled]) -> list[dict[str, Any]]:
     rows = []
-    for (dataset, shots), variants in _by_place(out, name).items():
+    for (dataset, shots), variants in _by_place(results).items():
         for metric in METRICS:
             for label, numbers in _numbers(variants, reference, metric):
                 value = value_of(name, label)
@@ -60,12 +79,10 @@ def summarise(out: Path, name: str) -> list[dict[str, Any]]:
     return rows
 
 
-def _by_place(out: Path, name: str) -> dict[tuple[str, int], dict[str, dict[int, Any]]]:
-    """Results by data set and shots, then by variant (values rising), then by seed."""
+def _by_place(results: Sequence[Labelled]) -> dict[tuple[str, int], dict[str, dict[int, Any]]]:
+    """Results by data set and shots, then by variant, then by seed."""
     places: dict[tuple[str, int], dict[str, dict[int, Any]]] = {}
-    for label, result in sorted(
-        read_experiment(out, name), key=lambda r: value_of(name, r[0]) or 0
-    ):
+    for label, result in results:
         cell = result["cell"]
         place = places.setdefault((cell["dataset"], cell["shots"]), {})
         place.setdefault(label, {})[cell["settings"]["seed"]] = result

@@ -11,6 +11,7 @@ TITLES = {
     "components": "Components",
     "conditioning": "Prototype conditioning",
     "backbones": "Encoders",
+    "comparison": "Comparison",
     "recipe": "The recipe, each part taken back",
     "sweep-eta": "Strength of the conditioning η",
     "sweep-topk": "Top-k ratio",

@@ -109,6 +109,25 @@ def run(
 
 
 @app.command()
+def compare(
+    out: Annotated[Path, typer.Argument(help="The folder of `recap bench run`.")],
+    methods: Annotated[
+        list[str], typer.Argument(help="Columns of `bench table --ours`, such as recap.")
+    ],
+    to: Annotated[str, typer.Option("--to", help="The column that they are compared with.")],
+    on: Annotated[str, typer.Option(help="test or pool, as for `bench run`.")] = "test",
+) -> None:
+    """Print how far methods of a grid are from another one, with a paired bootstrap over images."""
+    from recap.benchmark.experiments import GRID, POOL
+    from recap.benchmark.study_summary import summarise_grid
+    from recap.benchmark.study_tables import study_tables
+    from recap.benchmark.table_render import render
+
+    grid = POOL if measured_on(on, None) == "pool" else GRID
+    typer.echo(render(study_tables(summarise_grid(out, grid, methods, to)), "md"))
+
+
+@app.command()
 def table(
     out: Annotated[Path, typer.Argument(help="The folder of `recap bench run`.")],
     form: Annotated[str, typer.Option("--format", help="md, csv, latex or html.")] = "md",
