@@ -15,7 +15,7 @@ def bench(command, domains, tiny, tmp_path):
 
 def test_ablate_prints_and_keeps_its_numbers(bench, command, tmp_path):
     runs = tmp_path / "runs"
-    assert bench("run", "--methods", "recap").code == 0
+    assert bench("run", "--methods", "recap", "--preset", "fast").code == 0
     result = bench("ablate", "conditioning")
     assert result.code == 0, result.err
     assert "Prototype conditioning: Brain, 2-shot, image AUROC (%)" in result.out

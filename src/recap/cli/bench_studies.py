@@ -50,14 +50,17 @@ def ablate(
 ) -> None:
     """Run the variants of an ablation and print how far each is from the full model.
 
-    components, conditioning, backbones: as in the paper. recipe: each setting that the preset
-    changes, put back to its default alone, then all of them.
+    components, conditioning, backbones: as in the paper, and of the published model (preset fast)
+    unless another is named. recipe: each setting that the preset changes, put back to its default
+    alone, then all of them.
 
     Cells that another run in the same folder has finished are not run again. The numbers are also
     kept in OUT/experiments/NAME-summary.json. Exit code 1: cells failed.
     """
     from recap.errors import SettingsError
 
+    if study != "recipe":
+        preset = _published(preset, config, overrides)
     settings = settings_from(preset, config, overrides, encoder={"name": encoder})
     if encoders and study != "backbones":
         raise SettingsError(f"--encoders goes with backbones, not with {study}. Leave it out.")
@@ -93,12 +96,20 @@ def sweep(
 
     eta: strength of the conditioning; topk: share of the patches in the image score; lambda: weight
     of the memory (fitted once, scored for each value); delta-sep: margin and weight of the
-    separation loss. Otherwise as `recap bench ablate`.
+    separation loss. Of the published model (preset fast) unless another is named. Otherwise as
+    `recap bench ablate`.
     """
+    preset = _published(preset, config, overrides)
     settings = settings_from(preset, config, overrides, encoder={"name": encoder})
     given = values.split(",") if values else None
     name = f"sweep-{study}"
     _run(name, settings, given, data, out, shots, seeds, datasets, draw_by_seed, exclude, on, jobs)
+
+
+def _published(preset: str | None, config: Path | None, overrides: list[str] | None) -> str | None:
+    """The paper's studies are of the published model, unless other settings are asked for."""
+    asked = preset or config or any(text.startswith("preset=") for text in overrides or ())
+    return preset if asked else "fast"
 
 
 def _encoders(encoders: str, settings: "Settings") -> list[str]:
