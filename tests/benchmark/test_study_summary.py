@@ -137,10 +137,15 @@ def test_no_interval_where_nothing_can_be_resampled():
     assert compare([(run(images), run(images))]) is None
 
 
+def test_draws_that_leave_other_images_have_no_interval():
+    images = rows(np.random.default_rng(0), 1.0)
+    assert compare([(run(images), run(images)), (run(images[2:], 3), run(images[2:], 3))]) is None
+
+
 def test_runs_on_other_images_are_refused():
     images = rows(np.random.default_rng(0), 1.0)
-    with pytest.raises(InputError, match="Brain, 4 shots, seed 3 is on other test images"):
-        compare([(run(images), run(images)), (run(images[2:], 3), run(images[2:], 3))])
+    with pytest.raises(InputError, match="Brain, 4 shots, seed 3 are on different images"):
+        compare([(run(images), run(images)), (run(images, 3), run(images[2:], 3))])
 
 
 def test_a_study_that_was_never_begun_is_told(out):

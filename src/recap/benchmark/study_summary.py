@@ -126,16 +126,19 @@ def _difference(runs: Runs, others: Runs, metric: str) -> dict[str, float | None
 def compare(pairs: Sequence[tuple[dict[str, Any], dict[str, Any]]]) -> Comparison | None:
     """Image AUROC of some runs against others on the same images, averaged over the pairs.
 
-    None where nothing can be resampled, as with one patient of each kind.
+    None where nothing can be resampled, as with one patient of each kind, or where every draw
+    leaves other images of a pool to be measured on.
     """
-    images = [(row["file"], row["abnormal"], row["patient"]) for row in pairs[0][0]["images"]]
-    for run in (run for pair in pairs for run in pair):
-        if [(row["file"], row["abnormal"], row["patient"]) for row in run["images"]] != images:
-            cell = run["cell"]
+    images = _images(pairs[0][0])
+    for mine, theirs in pairs:
+        if _images(mine) != _images(theirs):
+            cell = mine["cell"]
             raise InputError(
-                f"A result of {cell['method']} on {cell['dataset']}, {cell['shots']} shots, seed "
-                f"{cell['settings']['seed']} is on other test images than the rest. Run it again."
+                f"Two results on {cell['dataset']}, {cell['shots']} shots, seed "
+                f"{cell['settings']['seed']} are on different images. Run them again."
             )
+    if any(_images(mine) != images for mine, _ in pairs):
+        return None
     positive = np.array([abnormal for _, abnormal, _ in images])
     wins = [_wins(side, positive) for side in zip(*pairs, strict=True)]
     n = len(images)
@@ -152,6 +155,11 @@ def compare(pairs: Sequence[tuple[dict[str, Any], dict[str, Any]]]) -> Compariso
         return paired_bootstrap(mean_auroc, numbers, n + numbers, positive, patients)
     except InputError:
         return None
+
+
+def _images(run: dict[str, Any]) -> list[tuple[Any, ...]]:
+    """Which images a run was measured on."""
+    return [(row["file"], row["abnormal"], row["patient"]) for row in run["images"]]
 
 
 def _wins(runs: Sequence[dict[str, Any]], positive: BoolArray) -> DoubleArray:
