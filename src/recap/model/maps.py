@@ -46,16 +46,20 @@ def interpolation_matrix(
     distance = (position[:, None] - torch.arange(grid, dtype=torch.float64)).abs()
     weights = (1 - distance).clamp_min(0)
     if blur_px > 0:
-        weights = _gaussian(size_px, blur_px) @ weights
+        # Beyond the outer patches a map stays as it is at them: a blur that went on to the border
+        # would move the peak of a lesion there.
+        margin = 0.0 if mode == "corners" else (patch_px - 1) / 2
+        last = pixel[-1] if mode == "corners" else patch_px * (grid - 1) + margin
+        weights = _gaussian(pixel.clamp(margin, last), blur_px) @ weights
     return weights.float()
 
 
-def _gaussian(size_px: int, deviation_px: float) -> Tensor:
-    """(S, S) blur of a row of pixels; beyond the border it goes on as its last pixel."""
-    reach = int(6 * deviation_px) + 1
+def _gaussian(places: Tensor, deviation_px: float) -> Tensor:
+    """(S, S) blur of a row of S pixels, for each of S places between them; beyond the border the
+    row goes on as its last pixel."""
+    size_px, reach = len(places), int(6 * deviation_px) + 1
     outside = torch.arange(-reach, size_px + reach, dtype=torch.float64)
-    pixel = torch.arange(size_px, dtype=torch.float64)
-    kernel = torch.exp(-0.5 * ((outside - pixel[:, None]) / deviation_px) ** 2)
+    kernel = torch.exp(-0.5 * ((outside - places[:, None]) / deviation_px) ** 2)
     kernel /= kernel.sum(dim=1, keepdim=True)
     inside = outside.clamp(0, size_px - 1).long()
     return torch.zeros(size_px, size_px, dtype=torch.float64).index_add_(1, inside, kernel)
