@@ -20,6 +20,23 @@ from recap.training.fewshot import fit_few_shot
 from recap.training.support import load_support
 
 
+class Clock:
+    """When each stage of a fit was first and last heard of, and how much there was to do."""
+
+    def __init__(self) -> None:
+        self.times: dict[str, list[float]] = {}
+        self.totals: dict[str, int] = {}
+
+    def __call__(self, stage: str, done: int, total: int, text: str) -> None:
+        """Take a report of progress."""
+        self.times.setdefault(stage, []).append(time.monotonic())
+        self.totals[stage] = total
+
+    def seconds(self, stage: str) -> float:
+        """From the first to the last report of a stage."""
+        return self.times[stage][-1] - self.times[stage][0]
+
+
 def main(
     dataset: Annotated[Path, typer.Argument(help="A <Name>_AD folder.")],
     shots: str = "4,16",
@@ -36,20 +53,15 @@ def main(
     for count in map(int, shots.split(",")):
         drawn = draw_support(domain, count)
         support = load_support([*drawn.normal, *drawn.abnormal], settings.reading)
-        marks: dict[str, list[float]] = {}
-        images = 0
-
-        def note(stage: str, done: int, total: int, text: str) -> None:
-            nonlocal images
-            marks.setdefault(stage, []).append(time.monotonic())
-            images = total if stage == "encode" else images
-
+        clock = Clock()
         started = time.monotonic()
-        fit_few_shot(support, settings, progress=note, encoder=encoder)
+        fit_few_shot(support, settings, progress=clock, encoder=encoder)
         whole = time.monotonic() - started
-        encode, train = (marks[stage][-1] - marks[stage][0] for stage in ("encode", "train"))
+        encode, train = clock.seconds("encode"), clock.seconds("train")
         rest = whole - encode - train
-        typer.echo(f"| {count} | {images} | {encode:.1f} | {train:.1f} | {rest:.1f} |")
+        typer.echo(
+            f"| {count} | {clock.totals['encode']} | {encode:.1f} | {train:.1f} | {rest:.1f} |"
+        )
 
 
 if __name__ == "__main__":
