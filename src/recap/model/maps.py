@@ -48,9 +48,9 @@ def interpolation_matrix(
     if blur_px > 0:
         # Beyond the outer patches a map stays as it is at them: a blur that went on to the border
         # would move the peak of a lesion there.
-        margin = 0.0 if mode == "corners" else (patch_px - 1) / 2
-        last = pixel[-1] if mode == "corners" else patch_px * (grid - 1) + margin
-        weights = _gaussian(pixel.clamp(margin, last), blur_px) @ weights
+        half = (patch_px - 1) / 2
+        outer = (half, patch_px * (grid - 1) + half) if mode == "centres" else (0, size_px - 1)
+        weights = _gaussian(pixel.clamp(*outer), blur_px) @ weights
     return weights.float()
 
 

@@ -205,26 +205,32 @@ class ReCAP(Scorer):
 
     def prototype_branch(self, tokens: Tokens) -> tuple[BranchOutput, Tensor]:
         """Image score and map from the re-centred prototypes, and their drift (B, 2, L, 2)."""
+        seg, det, drift = self.both_margins(tokens)
+        mapped, pooled = self.read_margins(seg, det)
+        maps = fuse_layers(probability(self.upsample(mapped)), self.theta_seg)
+        return BranchOutput(self.pool_patches(probability(pooled)), maps), drift
+
+    def both_margins(self, tokens: Tokens) -> tuple[Tensor, Tensor, Tensor]:
+        """Margins (L, B, R) of seg and det, and the drift (B, 2, L, 2) of their prototypes."""
         seg, seg_drift = self.prototype_margins([seg for seg, _ in tokens], SEG)
         if self.single:
-            det, det_drift = seg, seg_drift
-        else:
-            det, det_drift = self.prototype_margins([det for _, det in tokens], DET)
-        soft = self.softened(seg)
-        pooled = soft if self.single == "masks" else det
-        maps = fuse_layers(probability(self._upsample(soft)), self.theta_seg)
-        branch = BranchOutput(self.pool_patches(probability(pooled)), maps)
-        return branch, torch.stack([seg_drift, det_drift], dim=1)
+            return seg, seg, torch.stack([seg_drift, seg_drift], dim=1)
+        det, det_drift = self.prototype_margins([det for _, det in tokens], DET)
+        return seg, det, torch.stack([seg_drift, det_drift], dim=1)
 
-    def softened(self, margins: Tensor) -> Tensor:
-        """Margins at the scale of maps: α = 100 leaves hardly anything between 0 and 1."""
+    def read_margins(self, seg: Tensor, det: Tensor) -> tuple[Tensor, Tensor]:
+        """What maps and what image scores are made of.
+
+        Maps are softer than training: α = 100 leaves hardly anything between 0 and 1. Where masks
+        taught a single branch, the score is the peak of its map.
+        """
         head = self.settings.model
-        return margins * ((head.map_logit_scale or head.logit_scale) / head.logit_scale)
+        soft = seg * ((head.map_logit_scale or head.logit_scale) / head.logit_scale)
+        return soft, soft if self.single == "masks" else det
 
     def trained_outputs(self, tokens: Tokens) -> BranchOutput:
         """What the losses see: scores and maps at α, and the map as it is before any blur."""
-        seg, _ = self.prototype_margins([seg for seg, _ in tokens], SEG)
-        det, _ = self.prototype_margins([det for _, det in tokens], DET)
+        seg, det, _ = self.both_margins(tokens)
         return BranchOutput(self.trained_scores(det), self.trained_maps(seg))
 
     def trained_scores(self, margins: Tensor) -> Tensor:
@@ -233,7 +239,7 @@ class ReCAP(Scorer):
 
     def trained_maps(self, margins: Tensor) -> Tensor:
         """Maps from the margins of the seg branch: (L, B, R) -> (B, S, S)."""
-        return fuse_layers(probability(self._upsample(margins, blur=False)), self.theta_seg)
+        return fuse_layers(probability(self.upsample(margins, blur=False)), self.theta_seg)
 
     @torch.no_grad()
     def drift_bound(self) -> Tensor:
@@ -267,7 +273,7 @@ class ReCAP(Scorer):
     def pool_distances(self, distance: Tensor, blur: bool = True) -> BranchOutput:
         """Image score and map from nearest distances (L, 2, B, R)."""
         evidence = normalised_distance(distance)
-        maps = fuse_layers(self._upsample(evidence[:, SEG], blur), self.theta_seg)
+        maps = fuse_layers(self.upsample(evidence[:, SEG], blur), self.theta_seg)
         if self.normal_distance is None:
             return BranchOutput(self.pool_patches(evidence[:, DET]), maps)
         beyond = standardised_distance(distance[:, DET], self.normal_distance)
@@ -284,7 +290,8 @@ class ReCAP(Scorer):
         head = self.settings.model
         return head.map_top_k if self.single == "masks" else head.top_k
 
-    def _upsample(self, values: Tensor, blur: bool = True) -> Tensor:
+    def upsample(self, values: Tensor, blur: bool = True) -> Tensor:
+        """Patch values as a map: (..., R) -> (..., S, S)."""
         encoder, head = self.encoder, self.settings.model
         blur_px = head.map_blur_px if blur else 0.0
         return upsample(values, encoder.input_px, encoder.patch_px, head.upsample, blur_px)

@@ -8,9 +8,9 @@ from torch import Tensor
 
 from recap.model.fusion import top_k_mean
 from recap.model.logits import probability
-from recap.model.maps import interpolation_matrix, upsample
+from recap.model.maps import interpolation_matrix
 from recap.model.memory import nearest_rows, normalised_distance, standardised_distance
-from recap.model.recap import DET, SEG, ReCAP, Tokens
+from recap.model.recap import SEG, ReCAP, Tokens
 
 
 @dataclass(frozen=True)
@@ -35,13 +35,10 @@ class Neighbours:
 
 def prototype_evidence(model: ReCAP, tokens: Tokens) -> Evidence:
     """What the re-centred prototypes say; the tokens are those of one image."""
-    seg, _ = model.prototype_margins([seg for seg, _ in tokens], SEG)
-    det, _ = model.prototype_margins([det for _, det in tokens], DET)
+    seg, det, _ = model.both_margins(tokens)
+    mapped, pooled = model.read_margins(seg[:, 0], det[:, 0])
     weight = 1.0 if model.memory is None else 1 - model.settings.memory.weight
-    soft = model.softened(seg[:, 0])
-    pooled = soft if model.single == "masks" else det[:, 0]
-    maps = probability(_upsample(model, soft))
-    return Evidence(weight, _pool(model, probability(pooled)), maps)
+    return Evidence(weight, _pool(model, probability(pooled)), probability(model.upsample(mapped)))
 
 
 def find_neighbours(model: ReCAP, tokens: Tokens) -> Neighbours:
@@ -65,7 +62,7 @@ def memory_evidence(model: ReCAP, neighbours: Neighbours) -> Evidence:
     if model.normal_distance is not None:
         beyond = standardised_distance(neighbours.distance[:, -1:], model.normal_distance)
         scores = top_k_mean(beyond[:, 0], model.settings.model.map_top_k)
-    return Evidence(weight, scores, _upsample(model, evidence[:, SEG]))
+    return Evidence(weight, scores, model.upsample(evidence[:, SEG]))
 
 
 def layer_weights(theta: Tensor) -> Sequence[float]:
@@ -82,8 +79,3 @@ def patch_at(model: ReCAP, row: int, column: int) -> int:
 
 def _pool(model: ReCAP, patches: Tensor) -> Tensor:
     return top_k_mean(patches, model.pooled_share)
-
-
-def _upsample(model: ReCAP, values: Tensor) -> Tensor:
-    encoder, head = model.encoder, model.settings.model
-    return upsample(values, encoder.input_px, encoder.patch_px, head.upsample, head.map_blur_px)
