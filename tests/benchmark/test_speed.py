@@ -71,13 +71,16 @@ def test_the_garbage_collector_comes_back():
     assert gc.isenabled()
 
 
-@pytest.mark.parametrize("preset", ["fast", "paper"])
+@pytest.mark.parametrize("preset", ["recap", "fast", "paper"])
 @pytest.mark.parametrize("coreset", [None, 30])
 @pytest.mark.parametrize("method", ["recap", "nearest", "static"])
 def test_the_memory_is_as_large_as_a_fitted_one(tiny_encoder, method, coreset, preset):
     settings = resolve_settings(preset, memory={"coreset": coreset})
     model = timed_model(method, tiny_encoder, settings, shots=2)
-    fitted = new_model(settings, trained_head=method != "nearest", encoder=tiny_encoder)
+    head = method != "nearest"
+    fitted = new_model(
+        settings, trained_head=head, encoder=tiny_encoder, taught_by="labels" if head else None
+    )
     with torch.no_grad():
         fitted.remember(fitted.adapt(fitted.prefix(torch.rand(2, 3, PX, PX))))
     assert model.memory.shape == fitted.memory.shape
@@ -89,7 +92,7 @@ def test_augmented_copies_are_counted(tiny_encoder):
     shapes = {
         method: timed_model(method, tiny_encoder, settings, 2).memory.shape for method in OURS
     }
-    assert shapes["recap"] == (LAYERS, 2, 11 * 2 * PATCHES, WIDTH)
+    assert shapes["recap"] == (LAYERS, 1, 11 * 2 * PATCHES, WIDTH)
     assert shapes["nearest"] == (LAYERS, 1, 2 * PATCHES, WIDTH)
 
 

@@ -29,9 +29,14 @@ class TimedMethod:
 
 
 def _recap(encoder: Encoder, settings: Settings, shots: int) -> nn.Module:
-    # A single branch costs the same whatever taught it.
-    model = new_model(settings, encoder=encoder, taught_by="masks" if shots else None)
-    return _with_memory(model, shots)
+    model = new_model(settings, encoder=encoder, taught_by="labels" if shots else None)
+    _with_memory(model, shots)
+    # A single branch that labels taught costs most: the image as a whole has a share in its score.
+    if model.single and settings.memory.score == "standardised":
+        model.normal_distance = torch.ones(2, len(encoder.layers))
+    if model.single and settings.model.appearance_weight:
+        model.appearance_direction = torch.zeros(2 * len(encoder.layers) * encoder.width + 1)
+    return model
 
 
 def _nearest(encoder: Encoder, settings: Settings, shots: int) -> nn.Module:
@@ -99,7 +104,7 @@ def _with_memory(model: ReCAP, shots: int) -> ReCAP:
         rows *= COPIES
     shape = (
         len(encoder.layers),
-        2 if model.trained_head else 1,
+        model.branches if model.trained_head else 1,
         min(rows, memory.coreset or rows),
         model.channels if model.trained_head else encoder.width,
     )

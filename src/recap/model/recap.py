@@ -273,7 +273,8 @@ class ReCAP(Scorer):
     def pool_distances(self, distance: Tensor, blur: bool = True) -> BranchOutput:
         """Image score and map from nearest distances (L, 2, B, R)."""
         evidence = normalised_distance(distance)
-        maps = fuse_layers(self.upsample(evidence[:, SEG], blur), self.theta_seg)
+        # Interpolation is linear, so the layers may be fused before it: one map instead of L.
+        maps = self.upsample(fuse_layers(evidence[:, SEG], self.theta_seg), blur)
         if self.normal_distance is None:
             return BranchOutput(self.pool_patches(evidence[:, DET]), maps)
         beyond = standardised_distance(distance[:, DET], self.normal_distance)
