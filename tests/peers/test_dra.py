@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 
 import recap
 from recap.config import EncoderSettings
+from recap.encoders import weights
+from recap.encoders.load import load_encoder
 from recap.errors import BundleError, InputError, WeightsError
 from recap.peers import dra, dra_backbone, training
 from recap.peers.dra import DRA, Options, interpolation
@@ -350,6 +352,16 @@ def test_a_transformers_name_means_the_cached_residual_network(name, tmp_path, m
     assert all(torch.equal(saved[key], loaded[key]) for key in saved)
     assert len(backbone.checksum) == 64
     assert not list(backbone.parameters())
+
+
+def test_an_added_residual_network_is_found_but_is_no_encoder(tmp_path, monkeypatch):
+    monkeypatch.setenv("RECAP_CACHE", str(tmp_path / "cache"))
+    tiny_network().save_pretrained(tmp_path / "mine")
+    added = weights.add(tmp_path / "mine", "microsoft/resnet-18")
+    backbone = load_backbone(EncoderSettings(input_px=PX), 0)
+    assert (backbone.name, backbone.checksum) == ("microsoft/resnet-18", added.sha256)
+    with pytest.raises(WeightsError, match="'resnet' is not supported"):
+        load_encoder(EncoderSettings(name="microsoft/resnet-18"), 0)
 
 
 def test_a_file_of_another_network_is_refused(tmp_path, tiny_folder):

@@ -19,6 +19,7 @@ PATCH_TENSORS = {
     "dinov2": "embeddings.patch_embeddings.projection.weight",
     "dinov2_with_registers": "embeddings.patch_embeddings.projection.weight",
     "dinov3_vit": "embeddings.patch_embeddings.weight",
+    "resnet": "embedder.embedder.convolution.weight",  # no encoder of ours: DRA trains one
     "siglip2_vision_model": "embeddings.patch_embedding.weight",
     "siglip_vision_model": "embeddings.patch_embedding.weight",
     "vit": "embeddings.patch_embeddings.projection.weight",

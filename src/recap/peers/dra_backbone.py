@@ -75,9 +75,10 @@ def _find(name: str) -> tuple[str, Path]:
         if (folder / WEIGHTS_FILE).is_file() and _config(folder).get("model_type") == "resnet":
             return label, folder
     raise WeightsError(
-        f"DRA trains a ResNet-18 and its weights are not on this machine. Copy {CONFIG_FILE} and "
-        f"{WEIGHTS_FILE} of the hub's {RESNET_18} into {cache.folder_of(RESNET_18)}, or name "
-        "another folder that holds them with --set encoder.name=FOLDER."
+        f"DRA trains a ResNet-18 and its weights are not on this machine. Fetch them with `recap "
+        f"weights pull {RESNET_18}`. Without a network: copy {CONFIG_FILE} and {WEIGHTS_FILE} of "
+        f"the hub's {RESNET_18} into {cache.folder_of(RESNET_18)}, or name another folder that "
+        "holds them with --set encoder.name=FOLDER."
     )
 
 
