@@ -53,9 +53,7 @@ def main(
 
 
 def settings_for(encoder: str, input_px: int = BASE_PX) -> Settings:
-    return resolve_settings(
-        "fast", encoder={"name": encoder, "random_weights": True, "input_px": input_px}
-    )
+    return resolve_settings(encoder={"name": encoder, "random_weights": True, "input_px": input_px})
 
 
 def growth_with_rows(name: str, runs: int, warmup: int) -> Curve:

@@ -35,7 +35,6 @@ def main(
 ) -> None:
     """Print the ratios; exit with 1 if many heads cost more than 1.3 times one."""
     settings = resolve_settings(
-        "fast",
         encoder={"name": encoder, "random_weights": True},
         model={"bottleneck": bottleneck},
         memory={"coreset": coreset},

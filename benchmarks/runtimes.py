@@ -1,6 +1,6 @@
 """The whole detector through every runtime, as ratios to torch eager in the same run.
 
-    python benchmarks/runtimes.py [--encoder NAME] [--shots 4] [--preset fast] [--int8]
+    python benchmarks/runtimes.py [--encoder NAME] [--shots 4] [--preset recap] [--int8]
                                   [--threads N] [--runs 20]
 
 Weights and memories are random: they do not change the time, but see below for int8. Runtimes take
@@ -20,7 +20,7 @@ import typer
 
 from recap.benchmark.interleaved import time_rounds
 from recap.benchmark.timed import timed_model
-from recap.config import resolve_settings
+from recap.config import DEFAULT_PRESET, resolve_settings
 from recap.data import write_phantoms
 from recap.encoders.load import load_encoder
 from recap.runtime.choice import choose_runtime
@@ -34,7 +34,7 @@ from recap.training.assemble import assemble
 def main(
     encoder: str = "dinov2-small",
     shots: int = 4,
-    preset: str = "fast",
+    preset: str = DEFAULT_PRESET,
     int8: bool = False,
     threads: int | None = None,
     runs: int = 20,

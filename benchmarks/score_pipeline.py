@@ -128,7 +128,7 @@ def write_slice(picture: Path, path: Path) -> None:
 
 
 def detector_for(encoder: str, shots: int) -> Detector:
-    settings = resolve_settings("fast", encoder={"name": encoder, "random_weights": True})
+    settings = resolve_settings(encoder={"name": encoder, "random_weights": True})
     model = timed_model("recap", load_encoder(settings.encoder), settings, shots)
     return assemble(model, "few-shot" if shots else "zero-shot", settings, [], {}, (0.0, 1.0))
 
