@@ -161,16 +161,17 @@ AnySettings = Settings | PeerSettings
 # through the frozen blocks, end the training of small encoders within ten epochs.
 PRESETS: dict[str, dict[str, Any]] = {
     "fast": {},
-    # One branch for maps and scores, softer and smoother maps, fewer epochs: each was chosen on
-    # support pools alone; docs/explanation/recipe.md says what each does.
+    # One branch for maps and scores, softer and smoother maps, a smaller head, fewer epochs: each
+    # was chosen on support pools alone; docs/explanation/recipe.md says what each does.
     "recap": {
         "model": {
             "branches": "taught",
+            "bottleneck": 128,
             "map_logit_scale": 10.0,
             "map_blur_px": 6.0,
             "appearance_weight": 1 / 3,
         },
-        "memory": {"score": "standardised"},
+        "memory": {"score": "standardised", "coreset": 256},
         "training": {"epochs": 20},
     },
     "paper": {

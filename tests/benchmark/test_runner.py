@@ -7,7 +7,7 @@ from quick_encoder import encoder_read_once  # noqa: F401
 from recap.benchmark import run_cell as module
 from recap.benchmark.cells import Cell, plan_cells, read_results, result_file, write_result
 from recap.benchmark.collect import result_cells
-from recap.benchmark.run_cell import result_of
+from recap.benchmark.run_cell import result_of, run_cell
 from recap.benchmark.runner import run_cells
 from recap.benchmark.tables import Results, paper_tables
 from recap.benchmark.watch import Silent
@@ -125,6 +125,13 @@ def test_a_cell_is_what_the_commands_give(cells, domains, tmp_path):
     )
     assert result["counts"] == {"abnormal": 3, "normal": 3}
     assert len(result["drift"]["normal"]) == 2  # branches
+
+
+def test_a_pool_that_the_support_uses_up_is_said_before_fitting(domains, settings, tmp_path):
+    (cell,) = plan_cells({"recap": settings}, ["Brain"], [3], [0], on="pool")
+    with pytest.raises(InputError, match=r"Brain_AD: 3 shots leave 0 images .* fewer --shots"):
+        run_cell(cell, domains, tmp_path)
+    assert not (tmp_path / "work").exists()
 
 
 def test_cells_on_pools_never_read_the_test_split(settings, tmp_path):

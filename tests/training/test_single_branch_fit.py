@@ -20,7 +20,7 @@ def test_masks_teach_where_there_are_some(arrays, tiny_settings):
         assert (detector.card.losses["detection"] > 0) == (masks[1] is None)
         assert detector.model.normal_distance is None
         assert detector.model.appearance_direction is None
-        assert detector.model.memory.shape == (4, 1, 75, 32)
+        assert detector.model.memory.shape == (4, 1, 75, 128)
 
 
 def test_labels_teach_where_there_are_no_masks(arrays, tiny_settings):

@@ -17,7 +17,7 @@ from recap.data.exclusions import Exclusions
 from recap.data.supports import held_out_pool, known_patient
 from recap.encoders.memo import TapsMemo
 from recap.encoders.vit import Encoder
-from recap.errors import OtherFitError
+from recap.errors import InputError, OtherFitError
 from recap.model.recap import ReCAP
 from recap.model.scorer import Output
 from recap.peers.loading import load
@@ -42,6 +42,7 @@ def run_cell(
     of the memory alone.
     """
     target = next(domain for domain in domains if domain.name == cell.dataset)
+    samples = _measured_images(cell, target, exclude)  # first: without any, no fit is needed
     encoder = encoder_for(cell.settings)
     if isinstance(encoder, Encoder):
         encoder.memo = TapsMemo(out / "taps")
@@ -59,7 +60,6 @@ def run_cell(
         if share_heads:
             detector.save(head)
     fitted = time.monotonic()
-    samples = _measured_images(cell, target, exclude)
     shown = choose_examples(samples)
     measured = measure(detector, samples, keep_maps=shown)
     result = result_of(detector, samples, measured)
@@ -89,7 +89,13 @@ def _fit(
 def _measured_images(cell: Cell, target: Domain, exclude: Exclusions | None) -> list[Sample]:
     if cell.on == "pool":
         support = draw_support(target, cell.shots, cell.draw) if cell.shots else None
-        return held_out_pool(target, support)
+        left = held_out_pool(target, support)
+        if len({sample.abnormal for sample in left}) < 2:
+            raise InputError(
+                f"{target.root}: {cell.shots} shots leave {len(left)} images of other patients in "
+                "the pool, not both normal and abnormal ones to measure on. Take fewer --shots."
+            )
+        return left
     return target.test() if exclude is None else exclude.keep(target.test(), target)
 
 
