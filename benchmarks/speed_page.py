@@ -38,12 +38,11 @@ def sections(data: Path | None, runs: int, large: bool) -> list[tuple[str, list[
     """What is measured, and how."""
     count = ["--runs", str(runs)]
     speed = ["recap", "bench", "speed", "--random-weights", "--methods", "recap", *count]
-    small = [*speed, "--warmup", "5", "--encoder", "dinov2-small"]
-    big = [*speed, "--warmup", "3", "--encoder", "clip-vit-l14-336", "--preset", "paper"]
-    coreset = ["--coreset", "256", "--shots", "4,16"]
+    small = [*speed, "--warmup", "5", "--encoder", "dinov2-small", "--shots", "0,4,16"]
+    big = [*speed, "--warmup", "3", "--encoder", "clip-vit-l14-336"]
     found = [
-        ("dinov2-small, side adapters", [*small, "--shots", "0,4,16"]),
-        ("dinov2-small, memory of at most 256 rows", [*small, *coreset]),
+        ("dinov2-small", small),
+        ("dinov2-small, the published head", [*small, "--preset", "fast"]),
         ("Training and scoring steps", ["python", "benchmarks/fit_speed.py"]),
         ("Runtimes, dinov2-small", ["python", "benchmarks/runtimes.py", "--int8", *count]),
         ("Ten heads over one encoder", ["python", "benchmarks/many_heads.py"]),
@@ -51,8 +50,16 @@ def sections(data: Path | None, runs: int, large: bool) -> list[tuple[str, list[
     ]
     if large:
         found += [
-            ("ViT-L/14@336, write-back", [*big, "--shots", "0,4"]),
-            ("ViT-L/14@336, write-back, memory of at most 256 rows", [*big, *coreset]),
+            ("ViT-L/14@336", [*big, "--shots", "0,4,16"]),
+            ("ViT-L/14@336, published", [*big, "--preset", "paper", "--shots", "0,4"]),
+            (
+                "ViT-L/14@336, published, memory of at most 256 rows",
+                [*big, "--preset", "paper", "--coreset", "256", "--shots", "4,16"],
+            ),
+            (
+                "Runtimes, ViT-L/14@336",
+                ["python", "benchmarks/runtimes.py", "--encoder", "clip-vit-l14-336", *count],
+            ),
         ]
     if data is not None:
         pipeline = ["python", "benchmarks/score_pipeline.py", str(data)]
