@@ -22,6 +22,7 @@ from recap.config import Settings, resolve_settings
 from recap.encoders.load import load_encoder
 from recap.encoders.vit import Encoder
 from recap.io import image_from_array
+from recap.runtime.allocator import keep_freed_memory
 from recap.scoring.many import score_many
 
 BASE_PX = 240
@@ -118,4 +119,5 @@ def draw(curves: dict[str, Curve], encoder: str):  # type: ignore[no-untyped-def
 
 
 if __name__ == "__main__":
+    keep_freed_memory()  # as every command does
     typer.run(main)

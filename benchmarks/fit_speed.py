@@ -15,6 +15,7 @@ import typer
 from recap.config import Settings, resolve_settings
 from recap.encoders.load import load_encoder
 from recap.model.recap import ReCAP
+from recap.runtime.allocator import keep_freed_memory
 from recap.training.objective import Batch, Objective
 
 SHOTS = 4
@@ -111,4 +112,5 @@ def best(run: Callable[[], object], runs: int) -> float:
 
 
 if __name__ == "__main__":
+    keep_freed_memory()  # as every command does
     typer.run(main)

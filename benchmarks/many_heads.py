@@ -17,6 +17,7 @@ from recap.benchmark.timed import timed_model
 from recap.config import Settings, resolve_settings
 from recap.encoders.load import load_encoder
 from recap.io import image_from_array
+from recap.runtime.allocator import keep_freed_memory
 from recap.scoring.detector import Detector
 from recap.scoring.many import score_many
 from recap.training.assemble import assemble
@@ -34,11 +35,9 @@ def main(
     warmup: int = 3,
 ) -> None:
     """Print the ratios; exit with 1 if many heads cost more than 1.3 times one."""
-    settings = resolve_settings(
-        encoder={"name": encoder, "random_weights": True},
-        model={"bottleneck": bottleneck},
-        memory={"coreset": coreset},
-    )
+    own = [f"model.bottleneck={bottleneck}"] * (bottleneck is not None)
+    own += [f"memory.coreset={coreset}"] * (coreset is not None)
+    settings = resolve_settings(overrides=own, encoder={"name": encoder, "random_weights": True})
     detectors = make_detectors(settings, heads, shots)
     size = detectors[0].model.encoder.input_px
     image = image_from_array(torch.rand(size, size).numpy())
@@ -81,4 +80,5 @@ def ratio(laps: list[Lap], base: list[Lap], clock: int) -> float:
 
 
 if __name__ == "__main__":
+    keep_freed_memory()  # as every command does
     typer.run(main)

@@ -23,6 +23,7 @@ from recap.benchmark.timed import timed_model
 from recap.config import DEFAULT_PRESET, resolve_settings
 from recap.data import write_phantoms
 from recap.encoders.load import load_encoder
+from recap.runtime.allocator import keep_freed_memory
 from recap.runtime.choice import choose_runtime
 from recap.runtime.export import export_bundle
 from recap.runtime.machine import machine_facts
@@ -78,10 +79,12 @@ def make_runtimes(
         calibration = images if name.endswith("int8") else None
         record = export_bundle(detector, bundle, name.partition("-")[0], calibration)
         seconds = time.perf_counter() - start
-        print(f"{name}: exported in {seconds:.0f} s, {record.largest_difference}, {record.int8}")
+        differs = f"largest difference of a score {record.largest_difference['score']:.1e}"
+        print(f"{name}: exported in {seconds:.0f} s, {differs}")
         runtimes[name] = choose_runtime(detector, name, bundle, threads)
     return runtimes
 
 
 if __name__ == "__main__":
+    keep_freed_memory()  # as every command does
     typer.run(main)

@@ -31,6 +31,7 @@ from recap.config import ReadingSettings, resolve_settings
 from recap.data.cases import Found, find_cases
 from recap.encoders.load import load_encoder
 from recap.io import read_image
+from recap.runtime.allocator import keep_freed_memory
 from recap.scoring.calibrate import calibrate
 from recap.scoring.detector import Detector
 from recap.scoring.prepared import default_batch
@@ -154,4 +155,5 @@ def encoder_seconds(detector: Detector, cases: Sequence[Found], batch: int) -> f
 
 
 if __name__ == "__main__":
+    keep_freed_memory()  # as every command does
     typer.run(main)

@@ -20,6 +20,7 @@ from recap.cli import (
     weights,
 )
 from recap.errors import RecapError
+from recap.runtime.allocator import keep_freed_memory
 
 app = typer.Typer(
     name="recap",
@@ -48,6 +49,7 @@ INTERRUPTED = 130
 
 def main() -> None:
     """Run a command; errors a user can act on are one message and exit code 2."""
+    keep_freed_memory()
     try:
         app()
     except (RecapError, OSError) as error:  # OSError: a full disk, a folder without permission

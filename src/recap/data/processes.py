@@ -7,6 +7,8 @@ import threading
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing.context import BaseContext
 
+from recap.runtime.allocator import keep_freed_memory
+
 
 def process_pool(workers: int, preload: str) -> ProcessPoolExecutor:
     """A pool of clean processes; the module `preload` is imported once for all where possible."""
@@ -19,6 +21,7 @@ def process_pool(workers: int, preload: str) -> ProcessPoolExecutor:
 
 
 def _start() -> None:
+    keep_freed_memory()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # A killed parent cannot tell its children to stop.
     threading.Thread(target=_end_with_parent, daemon=True).start()

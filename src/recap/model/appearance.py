@@ -17,11 +17,13 @@ STEEPNESS = 2.0
 
 def appearance(taps: Tensor) -> Tensor:
     """Mean and spread of each layer's normalised tokens: (B, L, R, width) -> (B, 2 · L · width)."""
-    tokens = F.layer_norm(taps, taps.shape[-1:])
-    mean = tokens.mean(dim=2)
-    spread = (tokens - mean.unsqueeze(2)).square().mean(dim=2).sqrt()
-    parts = torch.stack([mean, spread], dim=2)
-    return F.normalize(parts, dim=-1).flatten(1)
+    parts = []
+    for layer in taps.unbind(dim=1):  # one by one: a layer fits the processor's cache
+        tokens = F.layer_norm(layer, layer.shape[-1:])
+        mean = tokens.mean(dim=1)
+        spread = (tokens - mean.unsqueeze(1)).square_().mean(dim=1).sqrt()
+        parts += [mean, spread]
+    return F.normalize(torch.stack(parts, dim=1), dim=-1).flatten(1)
 
 
 def solve_appearance(vectors: Tensor, abnormal: Tensor) -> Tensor:

@@ -1,8 +1,12 @@
 """The memory of normal patches: exact nearest neighbours by cosine (Eqs. 5 and 6)."""
 
+import functools
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+from recap.model.logits import EPSILON
 
 BEYOND_NORMAL = 3.0
 CHUNK_ROWS = 16_384
@@ -25,11 +29,11 @@ def choose_rows(tokens: Tensor, coreset: int | None = None) -> tuple[Tensor, Ten
 
 def nearest_distance(tokens: Tensor, memory: Tensor) -> Tensor:
     """(Eq. 5) d = min over memory rows of 1 − cosine: (B, R, C), (M, C) -> (B, R)."""
-    queries = F.normalize(tokens, dim=-1).flatten(0, 1)
-    best = queries.new_full(queries.shape[:1], -torch.inf)  # len() would fix an export's batch
-    for chunk in memory.split(CHUNK_ROWS):
-        best = torch.maximum(best, (queries @ chunk.T).amax(dim=-1))
-    return (1 - best).view(tokens.shape[:2])
+    queries = tokens.flatten(0, 1)
+    # A length is the same for all rows, so it divides their maximum rather than every token.
+    largest = [(queries @ chunk.T).amax(dim=-1) for chunk in memory.split(CHUNK_ROWS)]
+    best = functools.reduce(torch.maximum, largest)
+    return 1 - best.view(tokens.shape[:2]) / tokens.norm(dim=-1).clamp_min(EPSILON)
 
 
 def nearest_rows(tokens: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
