@@ -18,6 +18,14 @@ def test_numbers_on_stdout_and_in_json(command, bundle, domains, tmp_path):
     assert float(lines["pixel", "auroc"]) == pytest.approx(written["pixel"]["auroc"], abs=5e-5)
 
 
+def test_a_runtime_is_measured_like_torch(command, bundle, domains):
+    plain = command("evaluate", bundle, domains[1].root)
+    assert command("evaluate", bundle, domains[1].root, "--runtime", "torch").out == plain.out
+    missing = command("evaluate", bundle, domains[1].root, "--runtime", "onnx")
+    assert missing.code == 2
+    assert "recap export" in missing.err
+
+
 def test_a_domain_without_masks_says_so(command, bundle, domains, tmp_path):
     result = command("evaluate", bundle, domains[1].root, "--json", tmp_path / "r.json")
     assert "no masks" in result.out

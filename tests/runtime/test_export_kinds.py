@@ -28,7 +28,7 @@ def fit_on(
     return recap.fit(valid / "good" / "img", diseased, drawn, settings=settings)
 
 
-# An export takes long: two kinds of conditioning come with other kinds, the gated one with the rest.
+# An export takes long: two kinds of conditioning come with other kinds, the rest are gated.
 @pytest.mark.parametrize(
     "kind", ["write-back, static", "zero-shot, tokens", "normal-only", "masks", "labels"]
 )

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from recap.cli.bars import bars
-from recap.cli.options import Device, RandomWeights
+from recap.cli.options import Device, RandomWeights, Runtime
 
 
 def evaluate_command(
@@ -20,19 +20,20 @@ def evaluate_command(
         Path | None,
         typer.Option(help="Test images to leave out: the exclude.txt of `recap data audit`."),
     ] = None,
+    runtime: Runtime = None,
     device: Device = "auto",
     random_weights: RandomWeights = False,
 ) -> None:
     """Measure a detector on a test split: image metrics and, with masks, pixel metrics."""
     from recap.data import read_domain
     from recap.data.exclusions import read_exclusions
-    from recap.peers.loading import load
+    from recap.runtime.loading import load
     from recap.scoring.evaluate import evaluate
     from recap.training.devices import choose_device
 
     domain = read_domain(dataset)
     excluded = None if exclude is None else read_exclusions(exclude)
-    detector = load(bundle, str(choose_device(device)), random_weights)
+    detector = load(bundle, str(choose_device(device)), random_weights, runtime=runtime)
     with bars() as report:
         result = evaluate(
             detector,

@@ -21,6 +21,10 @@ Overrides = Annotated[
     typer.Option("--set", metavar="KEY=VALUE", help="One setting, e.g. model.eta=0.1. Repeatable."),
 ]
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
+Runtime = Annotated[
+    str | None,
+    typer.Option(help="torch, onnx, openvino, openvino-int8 (see `recap export`) or auto."),
+]
 RandomWeights = Annotated[
     bool,
     typer.Option("--random-weights", help="Latency work only: an untrained encoder."),

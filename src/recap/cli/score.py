@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from recap.cli.bars import bars
-from recap.cli.options import Device, RandomWeights
+from recap.cli.options import Device, RandomWeights, Runtime
 
 if TYPE_CHECKING:
     from recap.cli.score_run import Outcome
@@ -43,10 +43,7 @@ def score_command(
         str | None,
         typer.Option(help="auto, axial, coronal or sagittal slices; else as when fitted."),
     ] = None,
-    runtime: Annotated[
-        str | None,
-        typer.Option(help="torch, onnx, openvino, openvino-int8 (see `recap export`) or auto."),
-    ] = None,
+    runtime: Runtime = None,
     device: Device = "auto",
     random_weights: RandomWeights = False,
     workers: Annotated[
