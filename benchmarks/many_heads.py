@@ -22,8 +22,6 @@ from recap.scoring.detector import Detector
 from recap.scoring.many import score_many
 from recap.training.assemble import assemble
 
-ALLOWED = 1.3
-
 
 def main(
     encoder: str = "dinov2-small",
@@ -34,7 +32,7 @@ def main(
     runs: int = 15,
     warmup: int = 3,
 ) -> None:
-    """Print the ratios; exit with 1 if many heads cost more than 1.3 times one."""
+    """Print the ratios."""
     own = [f"model.bottleneck={bottleneck}"] * (bottleneck is not None)
     own += [f"memory.coreset={coreset}"] * (coreset is not None)
     settings = resolve_settings(overrides=own, encoder={"name": encoder, "random_weights": True})
@@ -52,13 +50,10 @@ def main(
         f"C = {detectors[0].model.channels}, {rows(detectors[0])} memory rows"
     )
     print(f"{'':<28}{'ms (best)':>12}{'× one (median)':>18}{'processor time':>18}")
-    ratios = {name: ratio(found, laps["one head"], 0) for name, found in laps.items()}
     for name, found in laps.items():
         best = min(lap.wall_ms for lap in found)
-        cpu = ratio(found, laps["one head"], 1)
-        print(f"{name:<28}{best:>12.1f}{ratios[name]:>18.2f}{cpu:>18.2f}")
-    if ratios[f"{heads} heads, one pass"] > ALLOWED:
-        raise typer.Exit(1)
+        wall, cpu = (ratio(found, laps["one head"], clock) for clock in (0, 1))
+        print(f"{name:<28}{best:>12.1f}{wall:>18.2f}{cpu:>18.2f}")
 
 
 def make_detectors(settings: Settings, heads: int, shots: int) -> list[Detector]:

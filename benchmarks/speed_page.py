@@ -1,9 +1,11 @@
 """The whole speed table, written to benchmarks/speed.md with the machine, versions and commands.
 
-    make bench        (or: python benchmarks/speed_page.py [--data DATA] [--runs 20])
+    make bench        (or: python benchmarks/speed_page.py [--data DATA] [--runs 20]
+                                                           [--only WORDS])
 
 Every section is one run of one command, and compares by ratios within that run: machines differ
-and are noisy. With DATA, a folder of benchmark domains, whole archives are scored too.
+and are noisy. With DATA, a folder of benchmark domains, whole archives are scored too. `--only`
+measures again the sections whose title has these words and keeps the others as they are.
 """
 
 import shlex
@@ -19,16 +21,18 @@ HERE = Path(__file__).parent
 PAGE = HERE / "speed.md"
 
 
-def main(data: Path | None = None, runs: int = 20, large: bool = True) -> None:
+def main(data: Path | None = None, runs: int = 20, large: bool = True, only: str = "") -> None:
     """Run every section; one that fails is told on the page and in the exit code."""
-    failed, parts = [], [head()]
+    failed, page = [], measured_before() if only else {}
     for title, command in sections(data, runs, large):
+        if only not in title:
+            continue
         typer.echo(f"{title} …", err=True)
-        text, is_well = section(title, command)
-        parts.append(text)
+        page[title], is_well = section(title, command)
         if not is_well:
             failed.append(title)
-        PAGE.write_text("\n".join(parts), encoding="utf-8")  # a later failure costs nothing
+        text = "\n".join([head(), *page.values()])
+        PAGE.write_text(text, encoding="utf-8")  # a later failure costs nothing
     typer.echo(f"Written: {PAGE}" + (f"; failed: {', '.join(failed)}" if failed else ""))
     if failed:
         raise typer.Exit(1)
@@ -65,6 +69,14 @@ def sections(data: Path | None, runs: int, large: bool) -> list[tuple[str, list[
         pipeline = ["python", "benchmarks/score_pipeline.py", str(data)]
         found.append(("Archives: reading, scoring and writing", pipeline))
     return found
+
+
+def measured_before() -> dict[str, str]:
+    """The sections of the page that is there, by title."""
+    if not PAGE.exists():
+        return {}
+    parts = PAGE.read_text(encoding="utf-8").split("\n## ")[1:]
+    return {part.partition("\n")[0]: f"## {part.rstrip()}\n" for part in parts}
 
 
 def head() -> str:
