@@ -14,8 +14,10 @@ from recap.metrics import auroc
 SIZE = 24
 
 
-def made_cell(method: str, dataset: str, shots: int, seed: int, **model: Any) -> Cell:
-    settings: Settings = resolve_settings(seed=seed, model=model)
+def made_cell(
+    method: str, dataset: str, shots: int, seed: int, preset: str | None = None, **model: Any
+) -> Cell:
+    settings: Settings = resolve_settings(preset, seed=seed, model=model)
     return Cell(method, dataset, shots, settings)
 
 

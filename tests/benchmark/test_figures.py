@@ -256,6 +256,15 @@ def test_a_folder_without_experiments_is_one_grid_that_mixes_nothing(tmp_path):
         read_runs(tmp_path)
 
 
+def test_presets_of_one_method_are_told_apart(tmp_path):
+    write_cell(tmp_path, made_cell("recap", "Brain", 4, 0, preset="fast"), maps=False)
+    assert [run.method for run in read_runs(tmp_path)] == ["recap"]
+    write_cell(tmp_path, made_cell("recap", "Brain", 4, 0, preset="recap"), maps=False)
+    assert sorted(run.method for run in read_runs(tmp_path)) == ["recap", "recap (fast)"]
+    names = {figure.name for figure in make_figures(tmp_path).all}
+    assert {"scores-recap", "scores-recap-fast", "drift-recap-fast-Brain"} <= names
+
+
 def test_a_damaged_result_is_named(tmp_path):
     cell = made_cell("recap", "Brain", 4, 0)
     write_cell(tmp_path, cell, maps=False)

@@ -4,10 +4,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from recap.benchmark.experiments import GRID, POOL, read_experiment
+from recap.benchmark.experiments import GRID, POOL, read_experiment, with_presets
 from recap.benchmark.table_cells import ResultCell
 from recap.benchmark.tables import Results
-from recap.config import DEFAULT_PRESET
 
 
 def collect(out: Path) -> Results:
@@ -31,21 +30,12 @@ def experiment_cells(out: Path, name: str) -> tuple[ResultCell, ...]:
 
 
 def named_results(out: Path, name: str) -> list[tuple[str, dict[str, Any]]]:
-    """The finished cells of an experiment and the names of their columns.
-
-    Where a grid has a method under several presets, all but the default one stand in its name.
-    """
+    """The finished cells of an experiment and the names of their columns."""
     found = read_experiment(out, name)
-    presets: dict[str, set[str]] = {}
-    for label, result in found:
-        presets.setdefault(label, set()).add(result["cell"]["settings"]["preset"])
-
-    def named(label: str, result: dict[str, Any]) -> str:
-        own = result["cell"]["settings"]["preset"]
-        several = name in (GRID, POOL) and len(presets[label]) > 1
-        return f"{label} ({own})" if several and own != DEFAULT_PRESET else label
-
-    return [(named(label, result), result) for label, result in found]
+    if name not in (GRID, POOL):
+        return found
+    labels = with_presets([(label, result["cell"]) for label, result in found])
+    return [(label, result) for label, (_, result) in zip(labels, found, strict=True)]
 
 
 def result_cells(results: Iterable[dict[str, Any]]) -> list[ResultCell]:

@@ -13,7 +13,7 @@ from typing import Any
 
 from recap.atomic import write_atomic
 from recap.benchmark.cells import Cell, read_results
-from recap.config import settings_from_dict
+from recap.config import DEFAULT_PRESET, settings_from_dict
 from recap.errors import InputError
 
 GRID, POOL = "grid", "pool"
@@ -68,6 +68,21 @@ def read_experiment(out: Path, name: str) -> list[tuple[str, dict[str, Any]]]:
         for cell in cells
     ]
     return [(label, _read(file)) for label, file in files if file.exists()]
+
+
+def with_presets(cells: Sequence[tuple[str, Mapping[str, Any]]]) -> list[str]:
+    """The labels of a grid's cells, told apart by preset.
+
+    Where a method stands under several presets, all but the default one are in its name.
+    """
+    own = [(label, cell["settings"]["preset"]) for label, cell in cells]
+    presets: dict[str, set[str]] = {}
+    for label, preset in own:
+        presets.setdefault(label, set()).add(preset)
+    return [
+        label if len(presets[label]) == 1 or preset == DEFAULT_PRESET else f"{label} ({preset})"
+        for label, preset in own
+    ]
 
 
 def _adopt(out: Path) -> None:

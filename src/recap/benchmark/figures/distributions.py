@@ -18,6 +18,7 @@ from recap.benchmark.figures.style import (
     Figure,
     class_patch,
     dataset_name,
+    figure_name,
     legend_below,
     method_name,
     new_figure,
@@ -40,8 +41,8 @@ def score_figures(runs: Sequence[Run]) -> list[Figure]:
     for method in dict.fromkeys(run.method for run in runs):
         own = [run for run in runs if run.method == method]
         title = f"{method_name(method)}: scores of normal and abnormal test images"
-        caption = CAPTION.format(bins=BINS)
-        figures.append(Figure(f"scores-{method}", title, caption, partial(_draw, own, title)))
+        name, caption = figure_name("scores", method), CAPTION.format(bins=BINS)
+        figures.append(Figure(name, title, caption, partial(_draw, own, title)))
     return figures
 
 

@@ -19,6 +19,7 @@ from recap.benchmark.figures.style import (
     Figure,
     class_patch,
     dataset_name,
+    figure_name,
     legend_below,
     method_name,
     new_figure,
@@ -52,7 +53,7 @@ def drift_figures(runs: Sequence[Run]) -> list[Figure]:
     for method, dataset in dict.fromkeys((run.method, run.dataset) for run in moving):
         own = [run for run in moving if (run.method, run.dataset) == (method, dataset)]
         title = f"{dataset_name(dataset)}: drift of the prototypes of {method_name(method)}"
-        name = f"drift-{method}-{dataset}"
+        name = figure_name("drift", method, dataset)
         figures.append(Figure(name, title, CAPTION, partial(_draw, own, title)))
     return figures
 

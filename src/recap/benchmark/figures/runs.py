@@ -2,14 +2,14 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
 import numpy as np
 
-from recap.benchmark.experiments import FOLDER, GRID, definition
+from recap.benchmark.experiments import FOLDER, GRID, definition, with_presets
 from recap.errors import InputError
 from recap.types import BoolArray, FloatArray
 
@@ -19,6 +19,8 @@ class Run:
     """One finished cell: what was run, and each test image's score and drift."""
 
     file: Path
+    method: str
+    """Its short name and, where a grid has several, its preset."""
     cell: Mapping[str, Any]
     metrics: Mapping[str, float | None]
     scores: FloatArray  # (N,)
@@ -28,11 +30,6 @@ class Run:
     """Under "normal", "abnormal" (images) and "bound": (branch, layer, prototype)."""
     seconds: Mapping[str, float]
     versions: Mapping[str, str]
-
-    @property
-    def method(self) -> str:
-        """The method's short name."""
-        return str(self.cell["method"])
 
     @property
     def dataset(self) -> str:
@@ -66,6 +63,7 @@ def _run(file: Path, content: Mapping[str, Any]) -> Run:
     known = layers["bound"] is not None and None not in moved
     return Run(
         file=file,
+        method=str(content["cell"]["method"]),
         cell=content["cell"],
         metrics=content["metrics"],
         scores=np.array([row["score"] for row in rows], np.float32),
@@ -91,6 +89,8 @@ def read_runs(out: Path) -> list[Run]:
     if not (out / "cells").is_dir():
         raise InputError(f"{out}: no results here. Make some with `recap bench run --out {out}`.")
     runs = [run for own in read_variants(out, GRID).values() for run in own]
+    labels = with_presets([(run.method, run.cell) for run in runs])
+    runs = [replace(run, method=label) for run, label in zip(runs, labels, strict=True)]
     seen: dict[tuple[str, str, int, int], Run] = {}
     for run in runs:
         twin = seen.setdefault((run.method, run.dataset, run.shots, run.seed), run)

@@ -1,6 +1,7 @@
 """How every figure looks: for print, for colour-blind readers, and for a grey printer."""
 
 import io
+import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -146,6 +147,11 @@ def seeds_name(seeds: Collection[int]) -> str:
 def dataset_name(folder: str) -> str:
     """The paper's name of a data set, as in the tables."""
     return paper_name(folder.removesuffix("_AD"), DATASETS)
+
+
+def figure_name(*parts: str) -> str:
+    """What a figure is called in files and links: "recap (fast)" becomes recap-fast."""
+    return re.sub(r"[^\w.-]+", "-", "-".join(parts).replace(")", ""))
 
 
 def method_name(method: str) -> str:
