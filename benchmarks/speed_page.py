@@ -66,7 +66,7 @@ def sections(data: Path | None, runs: int, large: bool) -> list[tuple[str, list[
             ),
         ]
     if data is not None:
-        pipeline = ["python", "benchmarks/score_pipeline.py", str(data)]
+        pipeline = ["python", "benchmarks/score_pipeline.py", str(data.absolute())]
         found.append(("Archives: reading, scoring and writing", pipeline))
     return found
 
@@ -97,7 +97,8 @@ def section(title: str, command: list[str]) -> tuple[str, bool]:
     )
     printed = run.stdout.strip() or run.stderr.strip()[-500:]
     told = "" if run.returncode == 0 else f"\nEnded with exit code {run.returncode}.\n"
-    return f"## {title}\n\n```text\n$ {shlex.join(command)}\n{printed}\n```\n{told}", not told
+    shown = shlex.join("DATA" if Path(part).is_absolute() else part for part in command)
+    return f"## {title}\n\n```text\n$ {shown}\n{printed}\n```\n{told}", not told
 
 
 if __name__ == "__main__":
