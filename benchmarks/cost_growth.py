@@ -15,6 +15,7 @@ import torch
 import typer
 from many_heads import make_detectors
 
+from recap.allocator import keep_freed_memory
 from recap.benchmark.figures.style import COLOURS, Figure, render
 from recap.benchmark.interleaved import time_rounds
 from recap.benchmark.timed import run_bare, timed_model
@@ -22,7 +23,6 @@ from recap.config import Settings, resolve_settings
 from recap.encoders.load import load_encoder
 from recap.encoders.vit import Encoder
 from recap.io import image_from_array
-from recap.runtime.allocator import keep_freed_memory
 from recap.scoring.many import score_many
 
 BASE_PX = 240

@@ -12,10 +12,10 @@ from collections.abc import Callable
 import torch
 import typer
 
+from recap.allocator import keep_freed_memory
 from recap.config import Settings, resolve_settings
 from recap.encoders.load import load_encoder
 from recap.model.recap import ReCAP
-from recap.runtime.allocator import keep_freed_memory
 from recap.training.objective import Batch, Objective
 
 SHOTS = 4

@@ -12,12 +12,12 @@ from statistics import median
 import torch
 import typer
 
+from recap.allocator import keep_freed_memory
 from recap.benchmark.interleaved import Lap, time_rounds
 from recap.benchmark.timed import timed_model
 from recap.config import Settings, resolve_settings
 from recap.encoders.load import load_encoder
 from recap.io import image_from_array
-from recap.runtime.allocator import keep_freed_memory
 from recap.scoring.detector import Detector
 from recap.scoring.many import score_many
 from recap.training.assemble import assemble

@@ -18,12 +18,12 @@ from tempfile import TemporaryDirectory
 import numpy as np
 import typer
 
+from recap.allocator import keep_freed_memory
 from recap.benchmark.interleaved import time_rounds
 from recap.benchmark.timed import timed_model
 from recap.config import DEFAULT_PRESET, resolve_settings
 from recap.data import write_phantoms
 from recap.encoders.load import load_encoder
-from recap.runtime.allocator import keep_freed_memory
 from recap.runtime.choice import choose_runtime
 from recap.runtime.export import export_bundle
 from recap.runtime.machine import machine_facts

@@ -25,13 +25,13 @@ import torch
 import typer
 from read_speed import ct_slice
 
+from recap.allocator import keep_freed_memory
 from recap.benchmark.timed import timed_model
 from recap.cli.score_run import Wanted, score_with
 from recap.config import ReadingSettings, resolve_settings
 from recap.data.cases import Found, find_cases
 from recap.encoders.load import load_encoder
 from recap.io import read_image
-from recap.runtime.allocator import keep_freed_memory
 from recap.scoring.calibrate import calibrate
 from recap.scoring.detector import Detector
 from recap.scoring.prepared import default_batch

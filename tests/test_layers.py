@@ -18,6 +18,7 @@ LAYERS = [
     "errors",
     "extras",
     "atomic",
+    "allocator",
     "types",
     "fetch",
     "config",

@@ -4,6 +4,7 @@ import sys
 
 import typer
 
+from recap.allocator import keep_freed_memory
 from recap.cli import (
     bench,
     calibrate,
@@ -20,7 +21,6 @@ from recap.cli import (
     weights,
 )
 from recap.errors import RecapError
-from recap.runtime.allocator import keep_freed_memory
 
 app = typer.Typer(
     name="recap",

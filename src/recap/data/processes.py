@@ -7,7 +7,7 @@ import threading
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing.context import BaseContext
 
-from recap.runtime.allocator import keep_freed_memory
+from recap.allocator import keep_freed_memory
 
 
 def process_pool(workers: int, preload: str) -> ProcessPoolExecutor:

@@ -8,13 +8,13 @@ import sys
 
 import pytest
 
-from recap.runtime import allocator
+from recap import allocator
 
 # Twenty megabytes, asked for and touched again and again; how many pages the system gave out.
 CHURN = """
 import json, resource, sys
 import numpy as np
-from recap.runtime.allocator import keep_freed_memory
+from recap.allocator import keep_freed_memory
 if sys.argv[1] == "keep":
     keep_freed_memory()
 faults = []
