@@ -159,6 +159,8 @@ def test_a_volume_is_scrolled_through(page, service, volume):
     canvas = page.locator(".pane canvas")
     canvas.press("Home")
     expect(shown).to_contain_text("Slice 1 of 6")
+    page.wait_for_function("() => document.querySelector('.pane-busy').textContent === ''")
+    page.wait_for_timeout(100)
     first = drawn(page)
     canvas.press("ArrowDown")
     expect(shown).to_contain_text("Slice 2 of 6")
