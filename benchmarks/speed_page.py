@@ -82,7 +82,8 @@ def measured_before() -> dict[str, str]:
 def head() -> str:
     """What it was measured on."""
     facts = ", ".join(f"{name} {value}" for name, value in machine_facts().items())
-    return f"# Speed\n\nMade by `make bench` on: {facts}. Compare ratios, not times.\n"
+    advice = "Compare ratios, not times; sections may be of different hours."
+    return f"# Speed\n\nMade by `make bench` on: {facts}. {advice}\n"
 
 
 def section(title: str, command: list[str]) -> tuple[str, bool]:

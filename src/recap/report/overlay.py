@@ -6,6 +6,7 @@ stays as it is, from there opacity and colour grow in step up to `high`.
 """
 
 import io
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ MAX_OPACITY = 0.8
 OUTLINE_COLOUR = (0, 229, 255)
 # Runs of equal bytes are all that zlib looks for: smooth pictures come out a tenth smaller than at
 # its level 2, and in less time.
-_QUICK = {"compress_level": 1, "compress_type": 3}
+_QUICK = {"compress_level": 1, "compress_type": zlib.Z_RLE}
 
 # Equal steps of lightness (CIE L* 2 to 91) from black over purple and orange to yellow: the order
 # survives colour blindness and a grey printer.
@@ -52,8 +53,7 @@ _TABLE = _colour_table()
 
 def colourise(map01: FloatArray) -> RGBArray:
     """Colours (H, W, 3) of a map (H, W); values outside 0..1 get the end colours."""
-    if not np.isfinite(map01).all():
-        raise InputError("The map holds NaN or infinite values. Score the image again.")
+    _refuse_nan(map01)
     return _TABLE[(np.clip(map01, 0.0, 1.0) * 255).round().astype(np.uint8)]
 
 
@@ -64,8 +64,7 @@ def overlay(image: Image, map: FloatArray, scale: tuple[float, float] = (0.0, 1.
             f"{image.source}: the map has shape {map.shape} but the image {image.size_hw}. "
             "Give the map in the image's own size."
         )
-    if not np.isfinite(map).all():
-        raise InputError("The map holds NaN or infinite values. Score the image again.")
+    _refuse_nan(map)
     layer = _coloured(map, scale, MAX_OPACITY).convert("RGBA")
     return Pillow.alpha_composite(as_picture(image).convert("RGBA"), layer).convert("RGB")
 
@@ -77,7 +76,6 @@ def map_layer(
 
     At an opacity of `MAX_OPACITY` it looks as `overlay` draws it.
     """
-    _checked_scale(scale)
     if max_side_px is not None and max(map.shape) > max_side_px:
         shrink = max_side_px / max(map.shape)
         size = tuple(max(1, round(side * shrink)) for side in map.shape[::-1])
@@ -164,6 +162,11 @@ def _erode(mask: BoolArray) -> BoolArray:
     vertical = padded[:-2, 1:-1] & padded[2:, 1:-1]
     horizontal = padded[1:-1, :-2] & padded[1:-1, 2:]
     return mask & vertical & horizontal
+
+
+def _refuse_nan(map: FloatArray) -> None:
+    if not np.isfinite(map).all():
+        raise InputError("The map holds NaN or infinite values. Score the image again.")
 
 
 def _checked_scale(scale: tuple[float, float]) -> tuple[float, float]:
