@@ -5,9 +5,10 @@
 
 DATA is searched for pictures; `count` of them are scored as PNG files and, made from the same
 pixels, as `count` single DICOM slices. Encoder-only time is that of the encoder over the same
-prepared images, in the same process right after. Heads and memory are random, which does not
-change the time, and calibrated on a few of the images, so that decisions and regions are made too.
-Peak memory is taken in a process of its own for half of the images and for all of them.
+prepared images, as many at a time, in the same process right after. Heads and memory are random,
+which does not change the time, and calibrated on a few of the images, so that decisions and
+regions are made too. Peak memory is taken in a process of its own for half of the images and for
+all of them.
 """
 
 import json
@@ -34,11 +35,13 @@ from recap.encoders.load import load_encoder
 from recap.io import read_image
 from recap.scoring.calibrate import calibrate
 from recap.scoring.detector import Detector
-from recap.scoring.prepared import default_batch
+from recap.scoring.pipeline import ahead
+from recap.scoring.prepared import fitting_batch, one_core_each
 from recap.training.assemble import assemble
 
 ALLOWED = {"png": 1.15, "dicom": 1.25}
 WARM_UP = 3
+PREPARED_BEFOREHAND = 100
 CALIBRATED_ON, FPR = 10, 0.2
 
 
@@ -101,7 +104,7 @@ def measure(
         manifest = json.loads((root / "out" / "manifest.json").read_text())
         if manifest["cases"]["error"]:
             raise RuntimeError(manifest["errors"])
-        together = wanted.batch or default_batch(detector)
+        together = fitting_batch(detector, wanted.batch)
         seconds = encoder_seconds(detector, cases, together) if encode else 0.0
     return {"score": score, "encoder": seconds, "peak_mb": peak_mb, "stages": manifest["stages"]}
 
@@ -141,15 +144,23 @@ def calibrated(detector: Detector, cases: Sequence[Found]) -> Detector:
 
 def encoder_seconds(detector: Detector, cases: Sequence[Found], batch: int) -> float:
     """The encoder alone over the same images, prepared beforehand; only it is on the clock."""
-    encoder, reading, seconds = detector.model.encoder, ReadingSettings(), 0.0
-    for start in range(0, len(cases), batch):
-        opened = [case.open(reading).images[0] for case in cases[start : start + batch]]
-        pixels = torch.stack([detector.preprocess(image) for image in opened])
-        with torch.inference_mode():
-            for _ in range(WARM_UP if start == 0 else 0):
-                encoder.compute_taps(pixels)
+    reading, seconds = ReadingSettings(), 0.0
+    as_one = batch if detector.on_gpu else 1
+    side_by_side = 0 if detector.on_gpu or batch == 1 else batch
+
+    @torch.inference_mode()
+    def encode(pixels: torch.Tensor) -> None:
+        detector.model.encoder.compute_taps(pixels.to(detector.model.device))
+
+    with one_core_each(detector):
+        for start in range(0, len(cases), PREPARED_BEFOREHAND):
+            opened = [c.open(reading).images[0] for c in cases[start : start + PREPARED_BEFOREHAND]]
+            pixels = torch.stack([detector.preprocess(image) for image in opened]).split(as_one)
+            for one in pixels[: WARM_UP if start == 0 else 0]:
+                encode(one)
             began = time.perf_counter()
-            encoder.compute_taps(pixels.to(detector.model.device))
+            for _ in ahead(encode, pixels, side_by_side, batch + 1):
+                pass
             seconds += time.perf_counter() - began
     return seconds
 

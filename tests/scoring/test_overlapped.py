@@ -6,13 +6,25 @@ import threading
 
 import numpy as np
 import pytest
+import torch
 
 from recap.data.cases import Found, find_cases
 from recap.errors import InputError
 from recap.scoring.batch import score_to_folder
 from recap.scoring.cases import score_case
 from recap.scoring.detector import Detector
+from recap.scoring.prepared import fitting_batch
 from recap.scoring.shards import Shard
+
+
+@pytest.fixture(autouse=True)
+def four_threads():
+    """As on a machine with four cores: batches run side by side."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(4)
+    yield
+    assert torch.get_num_threads() == 4, "a run must leave torch as it was"
+    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +43,7 @@ def many(domains, tmp_path_factory):
 def whole(few_shot, many, tmp_path_factory):
     """The folder of a run with one thread each."""
     out = tmp_path_factory.mktemp("whole")
-    score_to_folder(few_shot, many, out, draw, workers=1)
+    score_to_folder(few_shot, many, out, draw, workers=1, batch=1)
     return out
 
 
@@ -52,6 +64,28 @@ def test_the_same_bits_with_any_number_of_workers_and_any_batch(
 ):
     score_to_folder(few_shot, many, tmp_path, draw, workers=workers, batch=batch)
     assert contents(tmp_path) == contents(whole)
+
+
+def test_a_processor_scores_one_image_per_core(few_shot, many, tmp_path, monkeypatch):
+    together, met, original = [], threading.Barrier(4, timeout=30), few_shot.raw_output
+
+    def output(images):
+        if len(together) < 4:
+            together.append(torch.get_num_threads())
+            met.wait()  # breaks, and fails the run, unless four are here at once
+        return original(images)
+
+    monkeypatch.setattr(few_shot, "raw_output", output)
+    score_to_folder(few_shot, many, tmp_path, draw)
+    assert together == [1, 1, 1, 1]
+
+
+def test_images_at_a_time(few_shot, monkeypatch):
+    assert [fitting_batch(few_shot, wanted) for wanted in (None, 1, 3, 100)] == [4, 1, 3, 4]
+    monkeypatch.setattr(few_shot, "runtime", object())
+    assert fitting_batch(few_shot, 3) == 1  # an exported graph has threads of its own
+    monkeypatch.setattr(Detector, "on_gpu", True)
+    assert [fitting_batch(few_shot, wanted) for wanted in (None, 3)] == [16, 3]
 
 
 def test_a_clip_is_the_same_in_batches_and_read_ahead(few_shot):

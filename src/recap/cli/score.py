@@ -49,15 +49,15 @@ def score_command(
     workers: Annotated[
         int | None,
         typer.Option(
-            min=1, help="Threads that read, and as many that write; else one per core, up to 4."
+            min=1, help="Threads that read ahead of the model; else one per core, up to 4."
         ),
     ] = None,
     batch: Annotated[
         int | None,
         typer.Option(
             min=1,
-            help="Images that a GPU scores together; else 16. A processor takes one at a time "
-            "whatever is given, so that scores keep every bit.",
+            help="Images scored at a time: on a GPU as one batch, else 16; on a processor side by "
+            "side, else one per core. Scores are the same.",
         ),
     ] = None,
     shard: Annotated[

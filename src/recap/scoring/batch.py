@@ -1,7 +1,7 @@
 """Scoring many cases into a folder: a table, raw maps, overlays and a manifest.
 
-Threads read and write while the calling thread scores. A case that cannot be read becomes a row
-with its reason. A row is written as soon as its case is done, and the images of a volume or slide
+Threads read, score and write at the same time. A case that cannot be read becomes a row with its
+reason. A row is written as soon as its case is done, and the images of a volume or slide
 are kept one by one, so an interrupted run goes on where it stopped.
 """
 
@@ -19,7 +19,13 @@ from recap.scoring.cases import score_case
 from recap.scoring.decided import decided_by
 from recap.scoring.detector import Detector
 from recap.scoring.pipeline import Behind, ahead
-from recap.scoring.prepared import default_batch, default_workers, score_prepared
+from recap.scoring.prepared import (
+    default_workers,
+    fitting_batch,
+    one_core_each,
+    score_one,
+    score_together,
+)
 from recap.scoring.regions import ignore_masks
 from recap.scoring.rows import Row, appending, write_rows
 from recap.scoring.run_manifest import RunManifest
@@ -47,8 +53,8 @@ def score_to_folder(
     Progress comes in two stages: "score" counts cases, "images" those of a volume or slide.
     `ignore` is a folder of masks named like the cases: what they mark is in no region. A finished
     case that is `incomplete` (it lacks what `draw` writes besides) is scored again. `workers`
-    threads read and as many write, so `draw` may run in several threads at once; pictures are
-    scored `batch` at a time. Neither changes a score. A shard scores its own cases alone.
+    threads read, `batch` images are scored at a time, and `draw` may run in several threads at
+    once. Neither changes a score. A shard scores its own cases alone.
     """
     reading = reading or detector.card.settings.reading
     masks = None if ignore is None else ignore_masks(ignore, [Path(c.name) for c in cases])
@@ -60,10 +66,10 @@ def score_to_folder(
     manifest.write("running", [])
     parts = out / shard.file(PARTS)
     run = Run(detector, out, parts, reading, masks, draw, manifest)
-    threads = workers or default_workers()
+    threads, together = workers or default_workers(), fitting_batch(detector, batch)
     table = out / shard.file(TABLE)
-    with appending(table, finished.values()) as append:
-        scoring = _Scoring(run, progress, append, threads, batch or default_batch(detector))
+    with appending(table, finished.values()) as append, one_core_each(detector):
+        scoring = _Scoring(run, progress, append, threads, together)
         scoring.score_all(cases, finished, incomplete)
     progress("score", len(cases), len(cases), "")
     shutil.rmtree(parts, ignore_errors=True)  # what is left there belongs to no case
@@ -74,7 +80,11 @@ def score_to_folder(
 
 
 class _Scoring:
-    """All cases on their way: read ahead, scored here, written behind."""
+    """All cases on their way: read ahead, scored, written behind.
+
+    Pictures that run side by side are scored by the thread that then writes their results;
+    batches of a GPU and the images of a volume or slide are scored from here.
+    """
 
     def __init__(
         self,
@@ -90,7 +100,9 @@ class _Scoring:
         self._threads = threads
         self._batch = batch
         self._lock = threading.Lock()
-        self._behind = Behind(self._write, threads, threads + 1)
+        self._side_by_side = batch > 1 and not run.detector.on_gpu
+        finishing = batch if self._side_by_side else threads
+        self._behind = Behind(self._finish, finishing, finishing + 1)
         self.rows: dict[str, Row] = {}
 
     def score_all(
@@ -111,15 +123,17 @@ class _Scoring:
                 self._progress("score", index, len(cases), cases[index].name)
                 if isinstance(opened, Row):
                     self._done(opened, opened is not finished.get(opened.case))
-                elif opened.prepared is not None:
+                elif opened.prepared is None:
+                    self._score_pictures(waiting)
+                    waiting = []
+                    self._score_alone(opened)
+                elif self._side_by_side:
+                    self._behind.put(opened)
+                else:
                     waiting.append(opened)
                     if len(waiting) == self._batch:
                         self._score_pictures(waiting)
                         waiting = []
-                else:
-                    self._score_pictures(waiting)
-                    waiting = []
-                    self._score_alone(opened)
             self._score_pictures(waiting)
 
     def _score_pictures(self, group: Sequence[Opened]) -> None:
@@ -128,7 +142,7 @@ class _Scoring:
         images = [opened.prepared for opened in group if opened.prepared is not None]
         try:
             with self._run.manifest.stage("score"):
-                answers = score_prepared(self._run.detector, images)
+                answers = score_together(self._run.detector, images)
         except RecapError as error:
             if len(group) == 1:
                 self._done(group[0].failed(error))
@@ -165,12 +179,18 @@ class _Scoring:
         self._behind.settle()  # so that no more than two volumes are in memory
         self._behind.put(Scored(opened, prediction))
 
-    def _write(self, scored: Scored) -> None:
+    def _finish(self, case: Opened | Scored) -> None:
+        opened = case if isinstance(case, Opened) else case.opened
         try:
-            row = write_case(self._run, scored)
+            row = write_case(self._run, self._scored(case) if isinstance(case, Opened) else case)
         except RecapError as error:
-            row = scored.opened.failed(error)
+            row = opened.failed(error)
         self._done(row)
+
+    def _scored(self, picture: Opened) -> Scored:
+        assert picture.prepared is not None
+        with self._run.manifest.stage("score"):
+            return Scored(picture, score_one(self._run.detector, picture.prepared))
 
     def _done(self, row: Row, is_new: bool = True) -> None:
         with self._lock:

@@ -1,9 +1,8 @@
 """Scoring a case: each of its images, one score for the whole, and one map of it all."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from itertools import islice
 
 import numpy as np
 
@@ -14,7 +13,7 @@ from recap.scoring.detector import Detector
 from recap.scoring.domain_guard import mean_descriptor
 from recap.scoring.parts import ImageScore, Part, Parts
 from recap.scoring.pipeline import ahead
-from recap.scoring.prepared import Answer, Prepared, prepare, score_prepared
+from recap.scoring.prepared import Answer, prepare, score_prepared
 from recap.types import Decision, FloatArray
 
 # A slide's map keeps one value for this many pixels of a tile per side: no detector sees finer.
@@ -67,8 +66,8 @@ def score_case(
 
     Images whose result is among the `parts` already are not scored again. The case's score is the
     mean over the highest share `top_k` of its images. `reading` is how the case was read, if not
-    as the detector's settings say: a calibration holds for one way only. `look_ahead` decodes the
-    next images in another thread meanwhile.
+    as the detector's settings say: a calibration holds for one way only. `batch` images are scored
+    at a time; `look_ahead` decodes the next ones in another thread meanwhile.
     """
     parts = Parts(None) if parts is None else parts
     reading = reading or detector.card.settings.reading
@@ -81,13 +80,12 @@ def score_case(
     prepared = ahead(
         lambda number: prepare(detector, case.images[number]), missing, int(look_ahead), batch + 1
     )
-    with closing(prepared) as ready:
-        for group in _grouped(zip(missing, ready, strict=True), batch, len(kept), count, progress):
-            answers = score_prepared(detector, [image for _, image in group])
-            for (number, _), answer in zip(group, answers, strict=True):
-                kept[number] = part_of(detector, answer, case)
-                parts.put(number, kept[number])
-    progress(count, count)
+    progress(len(kept), count)
+    with closing(prepared) as ready, closing(score_prepared(detector, ready, batch)) as answers:
+        for number, answer in zip(missing, answers, strict=True):
+            kept[number] = part_of(detector, answer, case)
+            parts.put(number, kept[number])
+            progress(len(kept), count)
     return put_together(detector, case, [kept[number] for number in range(count)], reading)
 
 
@@ -161,16 +159,6 @@ def part_of(detector: Detector, answer: Answer, case: Case) -> Part:
     step = geometry.source_px_per_px * SLIDE_MAP_STEP_PX
     pooled = pool_map(prediction.map)
     return Part(scores, pooled, geometry.origin_px, step, prediction.descriptor)
-
-
-def _grouped(
-    images: Iterable[tuple[int, Prepared]], size: int, done: int, count: int, progress: Progress
-) -> Iterator[list[tuple[int, Prepared]]]:
-    """Images in groups of a size, as they come; progress is told before each is waited for."""
-    images = iter(images)
-    for first in range(done, count, size):
-        progress(first, count)
-        yield list(islice(images, size))
 
 
 def _whole_map(kept: Sequence[Part], case: Case) -> tuple[FloatArray, float]:

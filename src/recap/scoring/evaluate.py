@@ -1,6 +1,7 @@
 """Metrics of a detector on a domain's test split, normal images included."""
 
 from collections.abc import Callable, Collection, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +16,8 @@ from recap.io.resize import SquareResize
 from recap.metrics import ImageMetrics, PixelMetrics
 from recap.model.scorer import Output, without_maps
 from recap.scoring.detector import Detector
+from recap.scoring.pipeline import ahead
+from recap.scoring.prepared import fitting_batch, one_core_each
 from recap.types import BoolArray, FloatArray, Image, Sample
 
 Progress = Callable[[int, int], None]
@@ -72,17 +75,23 @@ def measure(
     size, reading = detector.model.encoder.input_px, detector.card.settings.reading
     outputs: list[Output] = []
     maps: dict[int, FloatArray] = {}
-    for index, sample in enumerate(samples):
-        progress(index, len(samples))
+
+    def look(sample: Sample) -> tuple[Image, Output]:
         image = read_image(sample.path, reading)
-        output = detector.raw_output([image])
-        images.update([float(output.score[0])], [sample.abnormal])
-        if has_masks:
-            pixels.update(output.map[0].cpu().numpy(), square_mask(sample, image, size))
-        if index in keep_maps:
-            maps[index] = output.map[0].cpu().numpy()
-        outputs.append(without_maps(output))
-    progress(len(samples), len(samples))
+        return image, detector.raw_output([image])
+
+    progress(0, len(samples))
+    together = 1 if detector.on_gpu else fitting_batch(detector)
+    looked = ahead(look, samples, together if together > 1 else 0, together + 1)
+    with one_core_each(detector), closing(looked):
+        for index, (sample, (image, output)) in enumerate(zip(samples, looked, strict=True)):
+            images.update([float(output.score[0])], [sample.abnormal])
+            if has_masks:
+                pixels.update(output.map[0].cpu().numpy(), square_mask(sample, image, size))
+            if index in keep_maps:
+                maps[index] = output.map[0].cpu().numpy()
+            outputs.append(without_maps(output))
+            progress(index + 1, len(samples))
     abnormal = sum(sample.abnormal for sample in samples)
     return Measured(
         images.compute(),

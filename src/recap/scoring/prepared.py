@@ -1,16 +1,23 @@
 """Images made ready in other threads, then scored: the same bits whatever their batch.
 
-On a processor every image runs by itself: a matrix product may round differently when there are
-more rows to it, and larger batches gain nothing there. On a GPU a batch runs as one.
+On a GPU a batch runs as one. On a processor images run side by side, each by itself on one core: a
+matrix product may round differently when it has more rows or more threads, and threads that work
+on one image wait for each other at every step, and for the one whose core reads a file meanwhile.
 """
 
 import os
-from collections.abc import Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
+from itertools import islice
+
+import torch
 
 from recap.io.resize import SquareResize
 from recap.model.scorer import Output
 from recap.scoring.detector import Detector
+from recap.scoring.pipeline import ahead
 from recap.types import Image, Prediction
 
 GPU_BATCH = 16
@@ -45,17 +52,53 @@ def prepare(detector: Detector, image: Image) -> Prepared:
     return Prepared(image, Image(resize.apply(image.pixels), image.source))
 
 
-def score_prepared(detector: Detector, prepared: Sequence[Prepared]) -> list[Answer]:
-    """Run the model on images that are ready."""
-    if not detector.on_gpu:
-        return [Answer(p.image, detector.raw_output([p.square]), 0) for p in prepared]
+def score_one(detector: Detector, prepared: Prepared) -> Answer:
+    """Run the model on one image that is ready."""
+    return Answer(prepared.image, detector.raw_output([prepared.square]), 0)
+
+
+def score_together(detector: Detector, prepared: Sequence[Prepared]) -> list[Answer]:
+    """Run the model once on images that are ready."""
     output = detector.raw_output([p.square for p in prepared])
     return [Answer(p.image, output, index) for index, p in enumerate(prepared)]
 
 
-def default_batch(detector: Detector) -> int:
-    """How many images are scored together if nobody says."""
-    return GPU_BATCH if detector.on_gpu else 1
+def score_prepared(
+    detector: Detector, prepared: Iterable[Prepared], batch: int = 1
+) -> Generator[Answer, None, None]:
+    """Answers in the order of the images: `batch` as one on a GPU, else side by side."""
+    if detector.on_gpu:
+        images = iter(prepared)
+        while group := list(islice(images, batch)):
+            yield from score_together(detector, group)
+    else:
+        threads = batch if batch > 1 else 0
+        yield from ahead(partial(score_one, detector), prepared, threads, batch + 1)
+
+
+def fitting_batch(detector: Detector, wanted: int | None = None) -> int:
+    """How many images to score at a time, if possible as many as wanted."""
+    if detector.on_gpu:
+        return wanted or GPU_BATCH
+    if detector.runtime is not None:  # it has threads of its own, all of them for one image
+        return 1
+    cores = torch.get_num_threads()
+    return min(wanted or cores, cores)
+
+
+@contextmanager
+def one_core_each(detector: Detector) -> Iterator[None]:
+    """Have every image run on one core, so that as many as there are cores run side by side.
+
+    torch has one number of threads for the whole process: not for one that serves others too.
+    """
+    threads = torch.get_num_threads()
+    if not detector.on_gpu:
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def default_workers() -> int:
