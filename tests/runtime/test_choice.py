@@ -99,6 +99,13 @@ def test_what_disagrees_with_torch_here_is_left_out(fakes, saved):
     assert "openvino left out (differs from torch by 0.0002" in chosen.why
 
 
+def test_side_by_side_is_measured_by_itself_and_per_image(fakes, saved):
+    detector = recap.load(saved)
+    alone = choose_runtime(detector, "auto", saved, threads=4)
+    together = choose_runtime(detector, "auto", saved, threads=4, side_by_side=True)
+    assert together.milliseconds["torch"] < alone.milliseconds["torch"] / 2
+
+
 def test_torch_stays_unless_another_is_clearly_faster():
     def fastest(**milliseconds):
         return Measured(milliseconds=milliseconds, left_out={}, machine={}).fastest(choice.GAIN)

@@ -9,9 +9,12 @@ import recap
 from recap.errors import BundleError, InputError, RecapError
 from recap.runtime import export
 from recap.runtime.check import check_pixels, largest_differences
+from recap.runtime.choice import choose_runtime
 from recap.runtime.export import export_bundle
 from recap.runtime.record import RECORD, exports, file_digests
 from recap.scoring.arrays import Arrays
+from recap.scoring.detector import as_image
+from recap.scoring.prepared import fitting_batch, one_core_each, prepare, score_prepared
 
 GRAPHS = ["onnx", "openvino"]
 FIELDS = ["score", "score_prototype", "score_memory"]
@@ -44,6 +47,22 @@ def test_the_batch_changes_no_bit(name, exported, pictures):
     for index, seen in zip(order, together, strict=True):
         assert seen.score == alone[index].score
         assert np.array_equal(seen.map, alone[index].map)
+
+
+@pytest.mark.parametrize("name", ["torch", "onnx", "openvino"])
+def test_images_side_by_side_change_no_bit(name, exported, pictures):
+    one = recap.load(exported, runtime=name, threads=1)
+    several = recap.load(exported)
+    choose_runtime(several, name, exported, threads=3, side_by_side=True)
+    facts = several.runtime.describe()
+    assert (facts["threads"], facts["images_at_a_time"], fitting_batch(several)) == (3, 3, 3)
+    images = [as_image(picture, one.card.settings.reading) for picture in pictures] * 5
+    with one_core_each(several):
+        answers = list(score_prepared(several, [prepare(several, i) for i in images], 3))
+    for image, answer in zip(images, answers, strict=True):
+        prediction, expected = answer.prediction(several), one.score(image)
+        assert prediction.score == expected.score
+        assert np.array_equal(prediction.map, expected.map)
 
 
 def test_the_onnx_file_takes_any_batch(exported):

@@ -10,6 +10,8 @@ import torch
 
 from recap.data.cases import Found, find_cases
 from recap.errors import InputError
+from recap.runtime.cores import Cores
+from recap.runtime.torch import TorchRuntime
 from recap.scoring.batch import score_to_folder
 from recap.scoring.cases import score_case
 from recap.scoring.detector import Detector
@@ -82,8 +84,10 @@ def test_a_processor_scores_one_image_per_core(few_shot, many, tmp_path, monkeyp
 
 def test_images_at_a_time(few_shot, monkeypatch):
     assert [fitting_batch(few_shot, wanted) for wanted in (None, 1, 3, 100)] == [4, 1, 3, 4]
-    monkeypatch.setattr(few_shot, "runtime", object())
-    assert fitting_batch(few_shot, 3) == 1  # an exported graph has threads of its own
+    monkeypatch.setattr(few_shot, "runtime", TorchRuntime(few_shot.model))
+    assert fitting_batch(few_shot, 3) == 1  # opened for one image on all cores
+    monkeypatch.setattr(few_shot, "runtime", TorchRuntime(few_shot.model, Cores(2, 2)))
+    assert fitting_batch(few_shot, 3) == 2
     monkeypatch.setattr(Detector, "on_gpu", True)
     assert [fitting_batch(few_shot, wanted) for wanted in (None, 3)] == [16, 3]
 

@@ -27,13 +27,16 @@ def evaluate_command(
     """Measure a detector on a test split: image metrics and, with masks, pixel metrics."""
     from recap.data import read_domain
     from recap.data.exclusions import read_exclusions
+    from recap.runtime.choice import choose_runtime
     from recap.runtime.loading import load
     from recap.scoring.evaluate import evaluate
     from recap.training.devices import choose_device
 
     domain = read_domain(dataset)
     excluded = None if exclude is None else read_exclusions(exclude)
-    detector = load(bundle, str(choose_device(device)), random_weights, runtime=runtime)
+    detector = load(bundle, str(choose_device(device)), random_weights)
+    if runtime is not None:
+        choose_runtime(detector, runtime, bundle, side_by_side=True)
     with bars() as report:
         result = evaluate(
             detector,

@@ -151,7 +151,7 @@ def load_detectors(
             encoder.memo = encoder.memo or TapsMemo(memo, MEMO_BYTES)
     if runtime is not None:
         for detector, bundle in zip(detectors, bundles, strict=True):
-            choose_runtime(detector, runtime, bundle)
+            choose_runtime(detector, runtime, bundle, side_by_side=True)
     return detectors
 
 

@@ -1,17 +1,20 @@
 """Which runtime scores: the one asked for, or the fastest on this machine."""
 
 import logging
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 from recap.errors import BundleError, RecapError, SettingsError
+from recap.runtime.cores import Cores, share_cores
 from recap.runtime.export import open_graph
 from recap.runtime.measured import Measured, recall, remember, time_each
 from recap.runtime.record import checked_record
 from recap.runtime.torch import TorchRuntime
 from recap.scoring.arrays import Arrays, Runtime
 from recap.scoring.detector import Detector
+from recap.scoring.prepared import one_core_each
 from recap.types import FloatArray
 
 RuntimeName = Literal["torch", "onnx", "openvino", "openvino-int8", "auto"]
@@ -38,6 +41,11 @@ class Chosen:
         """Such as torch, onnx, openvino."""
         return self.runtime.name
 
+    @property
+    def lanes(self) -> int:
+        """Images that it runs side by side."""
+        return self.runtime.lanes
+
     def run(self, pixels: FloatArray) -> Arrays:
         """Score 0..1 pixels (B, 3, S, S)."""
         return self.runtime.run(pixels)
@@ -49,50 +57,55 @@ class Chosen:
 
 
 def choose_runtime(
-    detector: Detector, name: str, bundle: Path, threads: int | None = None
+    detector: Detector,
+    name: str,
+    bundle: Path,
+    threads: int | None = None,
+    side_by_side: bool = False,
 ) -> Chosen:
     """Let a loaded detector score through a runtime; `bundle` is where it was loaded from.
 
-    auto measures once per machine and detector, and remembers.
+    All threads work on one image, or, `side_by_side`, each on one of its own: faster for many
+    images, which `recap.scoring.prepared` then hands over from several threads. auto measures
+    once per machine and detector, and remembers.
     """
     if name not in NAMES:
         raise SettingsError(f"No runtime is called '{name}'. Choose from: {', '.join(NAMES)}.")
-    if threads is not None and threads < 1:
-        raise SettingsError(f"threads = {threads}: give 1 or more.")
+    cores = share_cores(threads, side_by_side)
     if name == "auto":
-        chosen = _automatic(detector, bundle, threads)
+        chosen = _automatic(detector, bundle, cores)
     else:
-        chosen = Chosen(_open(detector, name, bundle, threads), "asked for")
+        chosen = Chosen(_open(detector, name, bundle, cores), "asked for")
     detector.runtime = chosen
     _log.info("Scoring with %s: %s", chosen.name, chosen.why)
     return chosen
 
 
-def _open(detector: Detector, kind: str, bundle: Path, threads: int | None) -> Runtime:
+def _open(detector: Detector, kind: str, bundle: Path, cores: Cores) -> Runtime:
     if kind == "torch":
-        return TorchRuntime(detector.model, threads)
+        return TorchRuntime(detector.model, cores)
     if detector.model.device.type != "cpu":
         raise SettingsError(
             f"{kind} runs on the processor, but this detector is on {detector.model.device}. Use "
             "--device cpu, or --runtime torch."
         )
-    return open_graph(bundle / kind, checked_record(bundle, kind, detector.model), threads)
+    return open_graph(bundle / kind, checked_record(bundle, kind, detector.model), cores)
 
 
-def _automatic(detector: Detector, bundle: Path, threads: int | None) -> Chosen:
-    torch = TorchRuntime(detector.model, threads)
+def _automatic(detector: Detector, bundle: Path, cores: Cores) -> Chosen:
+    torch = TorchRuntime(detector.model, cores)
     if detector.model.device.type != "cpu":
         return Chosen(torch, f"the detector is on {detector.model.device}")
     records, left_out = _usable(detector, bundle)
     if not records:
         return Chosen(torch, "; ".join(left_out) or f"no graph: `recap export {bundle} --to …`")
-    known = recall(records, threads)
+    known = recall(records, cores)
     if known is None:
-        known = _measure(detector, bundle, list(records), threads)
-        remember(records, threads, known)
+        known = _measure(detector, bundle, list(records), cores)
+        remember(records, cores, known)
     why = "; ".join([known.in_words(), *left_out])
     best = known.fastest(GAIN)
-    runtime = torch if best == "torch" else _open(detector, best, bundle, threads)
+    runtime = torch if best == "torch" else _open(detector, best, bundle, cores)
     return Chosen(runtime, why, known.milliseconds)
 
 
@@ -110,12 +123,13 @@ def _usable(detector: Detector, bundle: Path) -> tuple[dict[str, Any], list[str]
     return records, left_out
 
 
-def _measure(detector: Detector, bundle: Path, kinds: list[str], threads: int | None) -> Measured:
-    runtimes: dict[str, Runtime] = {"torch": TorchRuntime(detector.model, threads)}
+def _measure(detector: Detector, bundle: Path, kinds: list[str], cores: Cores) -> Measured:
+    runtimes: dict[str, Runtime] = {"torch": TorchRuntime(detector.model, cores)}
     left_out = {}
     for kind in kinds:
         try:
-            runtimes[kind] = _open(detector, kind, bundle, threads)
+            runtimes[kind] = _open(detector, kind, bundle, cores)
         except RecapError as error:  # its package is not installed
             left_out[kind] = str(error)
-    return time_each(runtimes, detector.model.encoder.input_px, left_out)
+    with one_core_each(detector) if cores.lanes > 1 else nullcontext():
+        return time_each(runtimes, detector.model.encoder.input_px, left_out, cores.lanes)

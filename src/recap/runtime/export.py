@@ -12,6 +12,7 @@ from recap.atomic import write_atomic
 from recap.errors import BundleError, InputError
 from recap.runtime.check import ALLOWED, check_pixels, largest_differences
 from recap.runtime.convert import read_into_openvino, save_openvino, write_onnx
+from recap.runtime.cores import Cores
 from recap.runtime.graph import output_names, trace
 from recap.runtime.machine import runtime_versions
 from recap.runtime.onnx import GRAPH, OnnxRuntime
@@ -116,11 +117,11 @@ def _record(detector: Detector, kind: str, graph: _OnnxGraph, folder: Path) -> E
     )
 
 
-def open_graph(folder: Path, record: ExportRecord, threads: int | None = None) -> Runtime:
+def open_graph(folder: Path, record: ExportRecord, cores: Cores | None = None) -> Runtime:
     """The runtime that a graph is for."""
     if record.runtime == "onnx":
-        return OnnxRuntime(folder, record, threads)
-    return OpenvinoRuntime(folder, record, threads)
+        return OnnxRuntime(folder, record, cores)
+    return OpenvinoRuntime(folder, record, cores)
 
 
 def _checked(

@@ -4,6 +4,7 @@ import hashlib
 import json
 import time
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from recap.atomic import write_atomic
 from recap.encoders.cache import cache_dir
 from recap.errors import InputError
 from recap.runtime.check import ALLOWED, largest_differences
+from recap.runtime.cores import Cores
 from recap.runtime.machine import machine_facts
 from recap.runtime.record import ExportRecord
 from recap.scoring.arrays import Runtime
@@ -42,9 +44,12 @@ class Measured(BaseModel):
 
 
 def time_each(
-    runtimes: Mapping[str, Runtime], input_px: int, left_out: dict[str, str] | None = None
+    runtimes: Mapping[str, Runtime],
+    input_px: int,
+    left_out: dict[str, str] | None = None,
+    lanes: int = 1,
 ) -> Measured:
-    """Best time of each runtime for one image; they take turns, as a slow moment hits all alike.
+    """Best time of each runtime per image; they take turns, as a slow moment hits all alike.
 
     One that does not agree with torch on this machine is left out, however fast.
     """
@@ -56,31 +61,32 @@ def time_each(
         if difference > ALLOWED:
             left_out[name] = f"differs from torch by {difference:.2g} on this machine"
     best = {name: float("inf") for name in runtimes if name not in left_out}
-    for _ in range(ROUNDS):
-        for name in best:
-            start = time.perf_counter()
-            runtimes[name].run(pixels)
-            best[name] = min(best[name], 1000 * (time.perf_counter() - start))
+    with ThreadPoolExecutor(lanes) as pool:
+        for _ in range(ROUNDS):
+            for name in best:
+                start = time.perf_counter()
+                list(pool.map(runtimes[name].run, [pixels] * lanes))
+                best[name] = min(best[name], 1000 * (time.perf_counter() - start) / lanes)
     return Measured(milliseconds=best, left_out=left_out, machine=machine_facts())
 
 
-def recall(records: Mapping[str, ExportRecord], threads: int | None) -> Measured | None:
+def recall(records: Mapping[str, ExportRecord], cores: Cores) -> Measured | None:
     """What was measured before for these graphs on this machine, if anything."""
     try:
-        return Measured.model_validate_json(_file(records, threads).read_text(encoding="utf-8"))
+        return Measured.model_validate_json(_file(records, cores).read_text(encoding="utf-8"))
     except (OSError, ValidationError, ValueError):
         return None
 
 
-def remember(records: Mapping[str, ExportRecord], threads: int | None, measured: Measured) -> None:
+def remember(records: Mapping[str, ExportRecord], cores: Cores, measured: Measured) -> None:
     """Keep a measurement; a cache that cannot be written is measured again next time."""
     try:
-        write_atomic(_file(records, threads), measured.model_dump_json(indent=2) + "\n")
+        write_atomic(_file(records, cores), measured.model_dump_json(indent=2) + "\n")
     except InputError:
         return
 
 
-def _file(records: Mapping[str, ExportRecord], threads: int | None) -> Path:
+def _file(records: Mapping[str, ExportRecord], cores: Cores) -> Path:
     graphs = {kind: [record.source, record.files] for kind, record in records.items()}
-    key = json.dumps([graphs, machine_facts(), threads], sort_keys=True)
+    key = json.dumps([graphs, machine_facts(), cores.threads, cores.lanes], sort_keys=True)
     return cache_dir() / "runtimes" / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.json"

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from recap.extras import require
+from recap.runtime.cores import Cores
 from recap.runtime.graph import INPUT
 from recap.runtime.record import ExportRecord
 from recap.scoring.arrays import Arrays, join
@@ -20,16 +21,18 @@ class OnnxRuntime:
 
     name = "onnx"
 
-    def __init__(self, folder: Path, record: ExportRecord, threads: int | None = None) -> None:
+    def __init__(self, folder: Path, record: ExportRecord, cores: Cores | None = None) -> None:
         ort = require("onnxruntime", "onnx")
         options = ort.SessionOptions()
         options.log_severity_level = _ERRORS_ONLY
-        if threads is not None:
-            options.intra_op_num_threads = threads
+        self._cores = cores or Cores()
+        self.lanes = self._cores.lanes
+        if self._cores.per_image is not None:
+            options.intra_op_num_threads = self._cores.per_image
         self._session = ort.InferenceSession(
             folder / GRAPH, options, providers=["CPUExecutionProvider"]
         )
-        self._outputs, self._threads, self._version = record.outputs, threads, ort.__version__
+        self._outputs, self._version = record.outputs, ort.__version__
 
     def run(self, pixels: FloatArray) -> Arrays:
         """Score 0..1 pixels (B, 3, S, S)."""
@@ -42,5 +45,10 @@ class OnnxRuntime:
 
     def describe(self) -> dict[str, Any]:
         """What computes."""
-        threads = self._threads or "all"
-        return {"runtime": self.name, "version": self._version, "threads": threads}
+        threads = self._cores.threads or "all"
+        return {
+            "runtime": self.name,
+            "version": self._version,
+            "threads": threads,
+            "images_at_a_time": self.lanes,
+        }

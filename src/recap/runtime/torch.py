@@ -5,19 +5,25 @@ from typing import Any
 import torch
 
 from recap.model.scorer import Scorer
+from recap.runtime.cores import Cores
 from recap.scoring.arrays import Arrays, tensors_by_name
 from recap.types import FloatArray
 
 
 class TorchRuntime:
-    """Runs a model where it lives. Threads are those of the whole process."""
+    """Runs a model where it lives. Threads are those of the whole process.
+
+    For several images side by side the caller has to give torch one thread.
+    """
 
     name = "torch"
 
-    def __init__(self, model: Scorer, threads: int | None = None) -> None:
+    def __init__(self, model: Scorer, cores: Cores | None = None) -> None:
         self._model = model.eval()
-        if threads is not None:
-            torch.set_num_threads(threads)
+        cores = cores or Cores()
+        self.lanes = cores.lanes
+        if cores.threads is not None and cores.lanes == 1:
+            torch.set_num_threads(cores.threads)
 
     def run(self, pixels: FloatArray) -> Arrays:
         """Score 0..1 pixels (B, 3, S, S)."""
@@ -32,5 +38,6 @@ class TorchRuntime:
             "runtime": self.name,
             "version": torch.__version__,
             "device": str(self._model.device),
-            "threads": torch.get_num_threads(),
+            "threads": self.lanes if self.lanes > 1 else torch.get_num_threads(),
+            "images_at_a_time": self.lanes,
         }

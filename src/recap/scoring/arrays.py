@@ -41,6 +41,10 @@ class Runtime(Protocol):
     def name(self) -> str:
         """Such as torch, onnx, openvino."""
 
+    @property
+    def lanes(self) -> int:
+        """Images that it runs side by side, each in a thread of the caller."""
+
     def run(self, pixels: FloatArray) -> Arrays:
         """Score 0..1 pixels (B, 3, S, S)."""
 

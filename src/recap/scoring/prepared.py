@@ -80,10 +80,9 @@ def fitting_batch(detector: Detector, wanted: int | None = None) -> int:
     """How many images to score at a time, if possible as many as wanted."""
     if detector.on_gpu:
         return wanted or GPU_BATCH
-    if detector.runtime is not None:  # it has threads of its own, all of them for one image
-        return 1
-    cores = torch.get_num_threads()
-    return min(wanted or cores, cores)
+    runtime = detector.runtime
+    most = torch.get_num_threads() if runtime is None else runtime.lanes
+    return min(wanted or most, most)
 
 
 @contextmanager
