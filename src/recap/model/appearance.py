@@ -5,6 +5,8 @@ the labels of the support images has a closed form: it is the same for every see
 image out is another solution of a system as large as the support set.
 """
 
+from functools import cached_property
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -13,6 +15,24 @@ PENALTY = 0.1
 """Of the regression, for vectors of mean length 1; between 0.003 and 0.3 it hardly matters."""
 STEEPNESS = 2.0
 """An image that is as its class in the support set (±1) has the evidence 0.12 or 0.88."""
+
+
+class Whole:
+    """Images as a whole, from tapped layers (B, L, R, width): the same for all heads on them."""
+
+    def __init__(self, layers: Tensor) -> None:
+        self._layers = layers
+
+    @cached_property
+    def descriptor(self) -> Tensor:
+        """Unit vectors (B, L · width): the mean patch of each layer, all side by side."""
+        means = F.normalize(self._layers.mean(dim=2), dim=-1)
+        return F.normalize(means.flatten(1), dim=-1)
+
+    @cached_property
+    def appearance(self) -> Tensor:
+        """(B, 2 · L · width)"""
+        return appearance(self._layers)
 
 
 def appearance(taps: Tensor) -> Tensor:

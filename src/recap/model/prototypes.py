@@ -1,5 +1,8 @@
 """Prototypes, re-centred for each image within a bound (Eqs. 1 and 2)."""
 
+from collections.abc import Sequence
+from typing import cast
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -42,17 +45,7 @@ class PrototypePair(nn.Module):
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Anchors for each image: (B, R, C) -> (B, 2, C)."""
-        if self.weight is None:
-            return F.normalize(self.base, dim=-1).expand(tokens.shape[0], -1, -1)
-        projected = project(self.weight, context(tokens))
-        if self.conditioning == "unbounded":
-            return F.normalize(self.base + projected, dim=-1)
-        return recentre(self.base, projected, self.gate, self.eta)
-
-    @torch.no_grad()
-    def drift(self, anchors: Tensor) -> Tensor:
-        """How far each prototype moved on the unit sphere, ‖q̃ − q‖: (B, 2, C) -> (B, 2)."""
-        return (anchors - F.normalize(self.base, dim=-1)).norm(dim=-1)
+        return find_anchors([self], tokens[None])[0]
 
     @torch.no_grad()
     def drift_bound(self) -> Tensor:
@@ -65,13 +58,38 @@ class PrototypePair(nn.Module):
         return drift_bound(self.base.norm(dim=-1), gate * self.eta, self.base.shape[-1])
 
 
+def find_anchors(pairs: Sequence[PrototypePair], tokens: Tensor) -> Tensor:
+    """Anchors of several pairs for each image, together: (L, B, R, C) -> (L, B, 2, C).
+
+    For one image every operation is short, and the fewer there are the better.
+    """
+    first, base = pairs[0], torch.stack([pair.base for pair in pairs])[:, None]
+    if first.weight is None:
+        return F.normalize(base, dim=-1).expand(-1, tokens.shape[1], -1, -1)
+    weights = [cast(nn.Parameter, pair.weight) for pair in pairs]
+    contexts = context(tokens)
+    projected = torch.stack([project(w, c) for w, c in zip(weights, contexts, strict=True)])
+    if first.conditioning == "unbounded":
+        return F.normalize(base + projected, dim=-1)
+    gates = [pair.gate for pair in pairs if pair.gate is not None]
+    gate = torch.stack(list(gates))[:, None] if gates else None
+    return recentre(base, projected, gate, first.eta)
+
+
+@torch.no_grad()
+def find_drift(pairs: Sequence[PrototypePair], anchors: Tensor) -> Tensor:
+    """How far prototypes moved on the unit sphere, ‖q̃ − q‖: (L, B, 2, C) -> (L, B, 2)."""
+    base = F.normalize(torch.stack([pair.base for pair in pairs]), dim=-1)
+    return (anchors - base[:, None]).norm(dim=-1)
+
+
 def random_prototypes(channels: int) -> nn.Parameter:
     """Two random unit vectors (2, C)."""
     return nn.Parameter(F.normalize(torch.randn(2, channels), dim=-1))
 
 
 def context(tokens: Tensor) -> Tensor:
-    """(Eq. 1) c = Norm(mean over patches of the un-normalised tokens): (B, R, C) -> (B, C)."""
+    """(Eq. 1) c = Norm(mean over patches of the un-normalised tokens): (…, R, C) -> (…, C)."""
     # Not mean(): the gradient of a sum is a view, that of a mean a tensor as large as the tokens.
     return F.normalize(tokens.sum(dim=-2) / tokens.shape[-2], dim=-1)
 
@@ -82,13 +100,13 @@ def project(weight: Tensor, image_context: Tensor) -> Tensor:
 
 
 def recentre(base: Tensor, projected: Tensor, gate: Tensor | None, eta: float) -> Tensor:
-    """(Eq. 2) q̃ = Norm(q + σ(β) · η · tanh(W c)): (2, C), (B, 2, C), (2,) -> (B, 2, C).
+    """(Eq. 2) q̃ = Norm(q + σ(β) · η · tanh(W c)): (2, C), (…, 2, C), (2,) -> (…, 2, C).
 
     Without a gate σ(β) is 1.
     """
     step = eta * torch.tanh(projected)
     if gate is not None:
-        step = torch.sigmoid(gate)[:, None] * step
+        step = torch.sigmoid(gate)[..., None] * step
     return F.normalize(base + step, dim=-1)
 
 

@@ -5,14 +5,13 @@ from dataclasses import replace
 from typing import Literal, cast
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from recap.config import Settings
 from recap.encoders.vit import Encoder
 from recap.errors import SettingsError
 from recap.model.adapters import Adapter, write_back
-from recap.model.appearance import appearance, appearance_evidence
+from recap.model.appearance import Whole, appearance_evidence
 from recap.model.fusion import fuse_branches, fuse_layers, image_score
 from recap.model.logits import class_logits, margin, probability
 from recap.model.maps import upsample
@@ -22,7 +21,12 @@ from recap.model.memory import (
     normalised_distance,
     standardised_distance,
 )
-from recap.model.prototypes import PrototypePair, random_prototypes
+from recap.model.prototypes import (
+    PrototypePair,
+    find_anchors,
+    find_drift,
+    random_prototypes,
+)
 from recap.model.scorer import BranchOutput, Output, Scorer
 
 SEG, DET = 0, 1
@@ -119,10 +123,14 @@ class ReCAP(Scorer):
         """Score a batch of 0..1 pixels (B, 3, S, S)."""
         return self.score_prefix(self.prefix(pixels))
 
-    def score_prefix(self, prefix: Tensor) -> Output:
-        """Score images from their frozen prefix, which heads on one encoder may share."""
-        output = self.score_tokens(self.adapt(prefix), self.whole_image(prefix))
-        return replace(output, descriptor=self.describe(prefix))
+    def score_prefix(self, prefix: Tensor, whole: Whole | None = None) -> Output:
+        """Score images from their frozen prefix, which heads on one encoder may share.
+
+        So they may what these are as a whole.
+        """
+        whole = whole or self.whole(prefix)
+        output = self.score_tokens(self.adapt(prefix), self.whole_evidence(whole))
+        return replace(output, descriptor=whole.descriptor)
 
     @torch.no_grad()
     def prefix(self, pixels: Tensor) -> Tensor:
@@ -135,22 +143,21 @@ class ReCAP(Scorer):
             return self.encoder.run(self.encoder.embed(pixels), 0, self.encoder.layers[0])
         return self.encoder.taps(pixels)
 
+    def whole(self, prefix: Tensor) -> Whole:
+        """Images as a whole; when writing back from the first tapped layer alone, as the others
+        are no longer the encoder's own."""
+        return Whole(self.encoder.patches(prefix)[:, None] if self.writes_back else prefix)
+
     @torch.no_grad()
     def describe(self, prefix: Tensor) -> Tensor:
-        """Each image as one unit vector: the mean patch of each tapped layer, all side by side.
+        """Each image as one unit vector (B, D)."""
+        return self.whole(prefix).descriptor
 
-        When writing back the first layer alone: the others are no longer the encoder's own.
-        (B, L, R, width) -> (B, L · width), or (B, T, width) -> (B, width).
-        """
-        layers = self.encoder.patches(prefix)[:, None] if self.writes_back else prefix
-        means = F.normalize(layers.mean(dim=2), dim=-1)
-        return F.normalize(means.flatten(1), dim=-1)
-
-    def whole_image(self, prefix: Tensor) -> Tensor | None:
+    def whole_evidence(self, whole: Whole) -> Tensor | None:
         """Evidence of images as a whole (B,), if it has a share in their scores."""
         if self.appearance_direction is None:
             return None
-        return appearance_evidence(appearance(prefix), self.appearance_direction)
+        return appearance_evidence(whole.appearance, self.appearance_direction)
 
     def adapt(self, prefix: Tensor) -> Tokens:
         """Scoring tokens from the frozen prefix; without adapters, the taps themselves."""
@@ -251,14 +258,14 @@ class ReCAP(Scorer):
 
     def prototype_margins(self, tokens: Sequence[Tensor], branch: int) -> tuple[Tensor, Tensor]:
         """Margins (L, B, R) of one branch, and the drift (B, L, 2) of its prototypes."""
-        margins, drift = [], []
-        for layer, patches in enumerate(tokens):
-            pair = self.pair(layer, branch)
-            anchors = pair(patches if self.settings.training.context_gradient else patches.detach())
-            logits = class_logits(patches, anchors, self.settings.model.logit_scale)
-            margins.append(margin(logits))
-            drift.append(pair.drift(anchors))
-        return torch.stack(margins), torch.stack(drift, dim=1)
+        pairs = [self.pair(layer, branch) for layer in range(len(tokens))]
+        patches = torch.stack(list(tokens))  # (L, B, R, C)
+        moved_by = patches if self.settings.training.context_gradient else patches.detach()
+        anchors = find_anchors(pairs, moved_by)
+        scale = self.settings.model.logit_scale
+        logits = class_logits(patches.flatten(0, 1), anchors.flatten(0, 1), scale)
+        margins = margin(logits).unflatten(0, (len(pairs), -1))
+        return margins, find_drift(pairs, anchors).transpose(0, 1)
 
     def memory_branch(self, tokens: Tokens) -> BranchOutput:
         """Image score and map from the distance to remembered normal patches."""

@@ -116,7 +116,7 @@ def explain(detector: Detector, image: Source, xy: tuple[int, int] | None = None
         pixels = detector.preprocess(picture)[None].to(model.device)
         prefix = model.prefix(pixels)
         tokens = model.adapt(prefix)
-        output = model.score_tokens(tokens, model.whole_image(prefix))
+        output = model.score_tokens(tokens, model.whole_evidence(model.whole(prefix)))
         evidence: dict[EvidenceName, Evidence] = {}
         if model.trained_head:
             evidence["prototype"] = prototype_evidence(model, tokens)

@@ -4,10 +4,13 @@ from collections.abc import Hashable, Sequence
 
 import torch
 
+from recap.model.appearance import Whole
 from recap.model.recap import ReCAP
 from recap.model.scorer import Output
 from recap.scoring.detector import Detector, Source, as_image
 from recap.types import Image, Prediction
+
+Seen = dict[Hashable, tuple[torch.Tensor, Whole]]
 
 
 def score_many(detectors: Sequence[Detector], image: Source) -> list[Prediction]:
@@ -18,7 +21,7 @@ def score_many(detectors: Sequence[Detector], image: Source) -> list[Prediction]
     runtime of their own run by themselves.
     """
     read: dict[str, Image] = {}
-    taps: dict[Hashable, torch.Tensor] = {}
+    seen: Seen = {}
     predictions = []
     for detector in detectors:
         reading = detector.card.settings.reading
@@ -29,7 +32,7 @@ def score_many(detectors: Sequence[Detector], image: Source) -> list[Prediction]
         if key is None:
             predictions.append(detector.score(read[how]))
             continue
-        output = _score_shared(detector, read[how], taps, (key, how))
+        output = _score_shared(detector, read[how], seen, (key, how))
         predictions.append(detector.prediction(output, 0, read[how]))
     return predictions
 
@@ -48,11 +51,10 @@ def encoder_key(detector: Detector) -> Hashable | None:
 
 
 @torch.inference_mode()
-def _score_shared(
-    detector: Detector, image: Image, taps: dict[Hashable, torch.Tensor], key: Hashable
-) -> Output:
+def _score_shared(detector: Detector, image: Image, seen: Seen, key: Hashable) -> Output:
     model = detector.model
     assert isinstance(model, ReCAP)
-    if key not in taps:
-        taps[key] = model.prefix(detector.preprocess(image)[None].to(model.device))
-    return model.score_prefix(taps[key])
+    if key not in seen:
+        prefix = model.prefix(detector.preprocess(image)[None].to(model.device))
+        seen[key] = prefix, model.whole(prefix)
+    return model.score_prefix(*seen[key])
