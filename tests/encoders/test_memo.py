@@ -68,3 +68,15 @@ def test_what_is_beyond_the_limit_is_encoded_every_time(encoder, tmp_path, pixel
         assert torch.equal(remembering.taps(pixels), expected)
     assert len(list(tmp_path.rglob("*.npy"))) == 2
     assert remembering.memo.encoded == 3 + 1
+
+
+def test_all_tokens_of_other_layers_have_entries_of_their_own(encoder, tmp_path, pixels):
+    remembering = encoder()
+    remembering.memo = TapsMemo(tmp_path)
+    taps, layers = remembering.taps(pixels[:1]), remembering.layers
+    for _ in range(2):
+        for chosen in (layers, (1, 5)):
+            found = remembering.hidden(pixels[:1], chosen)
+            assert torch.equal(found, remembering.compute_hidden(pixels[:1], chosen))
+    assert torch.equal(remembering.hidden(pixels[:1], layers)[:, :, 1:], taps)
+    assert remembering.memo.encoded == 3

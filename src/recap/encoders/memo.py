@@ -7,7 +7,9 @@ write the same bytes.
 
 import hashlib
 import math
+from collections.abc import Callable
 from pathlib import Path
+from threading import Lock
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,9 +21,11 @@ from recap.atomic import replacing
 if TYPE_CHECKING:
     from recap.encoders.vit import Encoder
 
+Compute = Callable[[Tensor], Tensor]
+
 
 class TapsMemo:
-    """Tapped patch tokens by content, one file per image, up to a size of them all.
+    """Tokens of the untouched encoder by content, one file per image, up to a size of them all.
 
     What comes after that is encoded every time.
     """
@@ -29,15 +33,23 @@ class TapsMemo:
     def __init__(self, folder: Path, limit_bytes: float = math.inf) -> None:
         self._folder = folder
         self._left = limit_bytes
+        self._counting = Lock()  # images may be scored side by side
         self.encoded = 0
         """Images that were not there and had to be encoded."""
 
     def taps(self, encoder: "Encoder", pixels: Tensor) -> Tensor:
         """What `encoder.compute_taps` gives: (B, 3, S, S) -> (B, L, R, width)."""
-        context = _context(encoder)
-        return torch.cat([self._one(encoder, image[None], context) for image in pixels])
+        return self._get(encoder.compute_taps, pixels, _context(encoder))
 
-    def _one(self, encoder: "Encoder", pixels: Tensor, context: bytes) -> Tensor:
+    def hidden(self, encoder: "Encoder", pixels: Tensor, layers: tuple[int, ...]) -> Tensor:
+        """What `encoder.compute_hidden` gives: (B, 3, S, S) -> (B, L, T, width)."""
+        context = _context(encoder) + repr(("hidden", layers)).encode()
+        return self._get(lambda images: encoder.compute_hidden(images, layers), pixels, context)
+
+    def _get(self, compute: Compute, pixels: Tensor, context: bytes) -> Tensor:
+        return torch.cat([self._one(compute, image[None], context) for image in pixels])
+
+    def _one(self, compute: Compute, pixels: Tensor, context: bytes) -> Tensor:
         content = np.ascontiguousarray(pixels.cpu().numpy()).tobytes()
         name = hashlib.sha256(context + content).hexdigest()
         file = self._folder / name[:2] / f"{name}.npy"
@@ -45,14 +57,15 @@ class TapsMemo:
             return torch.from_numpy(np.load(file, allow_pickle=False)).to(pixels.device)
         # Not there, or damaged by a full disk: encoded now.
         except (OSError, ValueError, EOFError):
-            taps = encoder.compute_taps(pixels)
-        self.encoded += 1
-        self._left -= taps.nbytes
-        if self._left < 0:
-            return taps
-        with replacing(file) as stream:
-            np.save(stream, taps.cpu().numpy(), allow_pickle=False)
-        return taps
+            tokens = compute(pixels)
+        with self._counting:
+            self.encoded += 1
+            self._left -= tokens.nbytes
+            fits = self._left >= 0
+        if fits:
+            with replacing(file) as stream:
+                np.save(stream, tokens.cpu().numpy(), allow_pickle=False)
+        return tokens
 
 
 def _context(encoder: "Encoder") -> bytes:

@@ -175,10 +175,24 @@ class Encoder(nn.Module):
     def compute_taps(self, pixels: Tensor) -> Tensor:
         """The same, always computed."""
         tokens, taps, done = self.embed(pixels), [], 0
-        for layer in self.layers:
+        for layer in self.layers:  # patches alone are stacked: copying costs time too
             tokens, done = self.run(tokens, done, layer), layer
             taps.append(self.patches(tokens))
         return torch.stack(taps, dim=1)
+
+    def hidden(self, pixels: Tensor, layers: tuple[int, ...]) -> Tensor:
+        """All tokens after some blocks (counted from 1, ascending): (B, L, T, width)."""
+        if self.memo is None:
+            return self.compute_hidden(pixels, layers)
+        return self.memo.hidden(self, pixels, layers)
+
+    def compute_hidden(self, pixels: Tensor, layers: tuple[int, ...]) -> Tensor:
+        """The same, always computed."""
+        tokens, found, done = self.embed(pixels), [], 0
+        for layer in layers:
+            tokens, done = self.run(tokens, done, layer), layer
+            found.append(tokens)
+        return torch.stack(found, dim=1)
 
     def _block_arguments(self, tokens: Tensor) -> dict[str, Any]:
         rope = getattr(self.model, "rope_embeddings", None)

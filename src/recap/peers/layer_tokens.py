@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 
-import torch
 from torch import Tensor
 
 from recap.encoders.vit import Encoder
@@ -23,8 +22,4 @@ def layer_tokens(encoder: Encoder, pixels: Tensor, layers: Sequence[int]) -> Ten
     """Patch tokens after some blocks (counted from 1): (B, 3, S, S) -> (B, L, R, width)."""
     if set(layers) <= set(encoder.layers):  # taps may have been kept from another fit
         return encoder.taps(pixels)[:, [encoder.layers.index(layer) for layer in layers]]
-    tokens, found, done = encoder.embed(pixels), [], 0
-    for layer in layers:
-        tokens, done = encoder.run(tokens, done, layer), layer
-        found.append(encoder.patches(tokens))
-    return torch.stack(found, dim=1)
+    return encoder.hidden(pixels, tuple(layers))[:, :, encoder.prefix_tokens :]

@@ -73,16 +73,12 @@ class UniADet(Scorer):
     @torch.no_grad()
     def prefix(self, pixels: Tensor) -> Tensor:
         """Unit tokens of every level: (B, L, 1 + R, C), the whole image's first."""
-        encoder, levels, done = self.encoder, [], 0
-        tokens = encoder.embed(pixels)
-        for level in self.levels:
-            tokens, done = encoder.run(tokens, done, level), level
-            normed = encoder.final_norm(tokens)
-            patches = encoder.patches(normed)
-            # An encoder without a class token has the mean of its patches for the image.
-            whole = normed[:, :1] if encoder.prefix_tokens else patches.mean(dim=1, keepdim=True)
-            levels.append(F.normalize(torch.cat([whole, patches], dim=1), dim=-1))
-        return torch.stack(levels, dim=1)
+        encoder = self.encoder
+        tokens = encoder.final_norm(encoder.hidden(pixels, self.levels))  # (B, L, T, C)
+        patches = tokens[:, :, encoder.prefix_tokens :]
+        # An encoder without a class token has the mean of its patches for the image.
+        whole = tokens[:, :, :1] if encoder.prefix_tokens else patches.mean(dim=2, keepdim=True)
+        return F.normalize(torch.cat([whole, patches], dim=2), dim=-1)
 
     def margins(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
         """(cos(t, w_abnormal) − cos(t, w_normal)) / τ: of images (B, L), of patches (B, L, R).
