@@ -3,13 +3,15 @@
     python benchmarks/runtimes.py [--encoder NAME] [--shots 4] [--preset recap] [--int8]
                                   [--threads N] [--runs 20]
 
-Weights and memories are random: they do not change the time, but see below for int8. Runtimes take
-turns, so that a slow moment hits all alike. What is timed turns pixels at the input size into
-score, map and all else. The change of int8's scores is that of a random detector; measure a real
-one with `recap export --int8` and `recap evaluate`.
+Every runtime takes one image on all cores, as `recap.load` and the service do, and one image on
+each core, as `recap score` does; times are per image. Runtimes take turns, so that a slow moment
+hits all alike. What is timed turns pixels at the input size into score, map and all else. Weights
+and memories are random, which does not change the time. The change of int8's scores is that of a
+random detector; measure a real one with `recap export --int8` and `recap evaluate`.
 """
 
 import time
+from concurrent.futures import Executor, ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -29,7 +31,9 @@ from recap.runtime.export import export_bundle
 from recap.runtime.machine import machine_facts
 from recap.scoring.arrays import Runtime
 from recap.scoring.detector import Detector
+from recap.scoring.prepared import one_core_each
 from recap.training.assemble import assemble
+from recap.types import FloatArray
 
 
 def main(
@@ -50,18 +54,31 @@ def main(
     with TemporaryDirectory(prefix="recap-") as scratch:
         runtimes = make_runtimes(detector, Path(scratch), int8, threads)
         pixels = np.random.default_rng(0).random((1, 3, size, size), np.float32)
-        calls = {name: partial(runtime.run, pixels) for name, runtime in runtimes.items()}
-        laps = time_rounds(calls, runs, warmup)
+        with ThreadPoolExecutor() as pool:
+            calls = {
+                name: partial(run, runtime, pixels, pool, detector)
+                for name, runtime in runtimes.items()
+            }
+            laps = time_rounds(calls, runs, warmup)
     print(", ".join(f"{name} {value}" for name, value in machine_facts().items()))
     print(
         f"{encoder}, {size} px, {preset}, {shots}-shot, threads {threads or 'all'}, {runs} rounds"
     )
-    print(f"{'':<16}{'ms (best)':>12}{'× torch (median)':>20}{'× torch (best)':>18}")
-    best = {name: min(lap.wall_ms for lap in found) for name, found in laps.items()}
-    for name, found in laps.items():
-        rounds = zip(found, laps["torch"], strict=True)
-        middle = median(own.wall_ms / torch.wall_ms for own, torch in rounds)
-        print(f"{name:<16}{best[name]:>12.1f}{middle:>20.2f}{best[name] / best['torch']:>18.2f}")
+    print(f"{'':<30}{'ms (best)':>12}{'× torch (median)':>20}{'× torch (best)':>18}")
+    times = {name: [lap.wall_ms / runtimes[name].lanes for lap in laps[name]] for name in laps}
+    for name, own in times.items():
+        middle = median(ms / torch for ms, torch in zip(own, times["torch"], strict=True))
+        fastest = min(own) / min(times["torch"])
+        print(f"{name:<30}{min(own):>12.1f}{middle:>20.2f}{fastest:>18.2f}")
+
+
+def run(runtime: Runtime, pixels: FloatArray, pool: Executor, detector: Detector) -> None:
+    """One image, or one for each of its lanes."""
+    if runtime.lanes == 1:
+        runtime.run(pixels)
+        return
+    with one_core_each(detector):
+        list(pool.map(runtime.run, [pixels] * runtime.lanes))
 
 
 def make_runtimes(
@@ -73,7 +90,15 @@ def make_runtimes(
     if int8:
         (domain,) = write_phantoms(scratch / "images", pool=8, test=1, domains=["Brain"])
         images = domain.root / "valid" / "good"
-    runtimes: dict[str, Runtime] = {"torch": choose_runtime(detector, "torch", bundle, threads)}
+    runtimes: dict[str, Runtime] = {}
+
+    def add(name: str) -> None:
+        runtimes[name] = choose_runtime(detector, name, bundle, threads)
+        together = choose_runtime(detector, name, bundle, threads, side_by_side=True)
+        if together.lanes > 1:
+            runtimes[f"{name}, one per core"] = together
+
+    add("torch")
     for name in ("onnx", "openvino", *(["openvino-int8"] if int8 else [])):
         start = time.perf_counter()
         calibration = images if name.endswith("int8") else None
@@ -81,7 +106,7 @@ def make_runtimes(
         seconds = time.perf_counter() - start
         differs = f"largest difference of a score {record.largest_difference['score']:.1e}"
         print(f"{name}: exported in {seconds:.0f} s, {differs}")
-        runtimes[name] = choose_runtime(detector, name, bundle, threads)
+        add(name)
     return runtimes
 
 
