@@ -79,7 +79,7 @@ class ModelSettings(Section):
     map_blur_px: Annotated[float, Field(ge=0)] = 0.0
     """Standard deviation of a Gaussian over the patch values between which maps interpolate."""
     branches: Literal["both", "taught"] = "both"
-    """Few-shot: a seg branch for maps and a det branch for scores; or a single one for both, taught
+    """A seg branch for maps and a det branch for scores; or a single one for both, taught
     by each image as well as it can: by its mask or, where there are no masks, by its label."""
     map_top_k: Annotated[float, Field(gt=0, le=1)] = 0.01
     """Share of the patches whose mean is the image score of a single branch taught by masks."""

@@ -5,6 +5,7 @@ import pytest
 import torch
 from PIL import Image as PillowImage
 
+import recap
 from recap.config import ReadingSettings
 from recap.data import write_phantoms
 from recap.data.benchmark import find_domains
@@ -110,6 +111,23 @@ def test_only_domains_with_masks_supervise_maps(phantoms, tiny_settings, count_c
 
 def test_without_any_mask_the_map_is_not_supervised(phantoms, tiny_settings):
     assert fit_zero_shot(phantoms[2:], tiny_settings()).card.losses["segmentation"] == 0
+
+
+def test_without_any_mask_the_branch_that_labels_taught_draws_the_map(
+    phantoms, tiny_settings, tmp_path
+):
+    settings = tiny_settings(model={"branches": "taught"})
+    detector = fit_zero_shot(phantoms[2:], settings)
+    assert detector.model.single == detector.card.taught_by == "labels"
+    assert detector.model.branches == 1
+    assert "no memory" in detector.card.statement
+    detector.save(tmp_path / "zero.recap")
+    image = phantoms[0].test()[0].path
+    one, two = detector.score(image), recap.load(tmp_path / "zero.recap").score(image)
+    assert one.score == two.score
+    assert np.array_equal(one.map, two.map)
+    # With masks among the sources there are two branches, as published.
+    assert fit_zero_shot(phantoms, settings).model.single is None
 
 
 def test_source_means_are_the_class_means_of_all_patches(phantoms, tiny_settings, monkeypatch):

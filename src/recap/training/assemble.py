@@ -27,6 +27,12 @@ SINGLE_BRANCH: dict[Teacher, str] = {
     "tells the classes apart.",
 }
 
+ZERO_SHOT_LABELS = (
+    "One pair of prototypes per layer, trained on image labels of other domains, gives the score "
+    "and the map. No mask was seen: the map shows what tells the classes apart there. There is no "
+    "memory."
+)
+
 
 def assemble(
     model: Scorer,
@@ -42,7 +48,7 @@ def assemble(
     single = model.single if isinstance(model, ReCAP) else None
     card = Card(
         mode=mode,
-        statement=statement or (SINGLE_BRANCH[single] if single else STATEMENTS[mode]),
+        statement=statement or _statement(mode, single),
         encoder=EncoderRecord(name=encoder.name, sha256=encoder.checksum),
         preprocessing={
             "input_px": encoder.input_px,
@@ -59,6 +65,12 @@ def assemble(
         fingerprint=fingerprint(mode, settings, encoder, support),
     )
     return Detector(model, card)
+
+
+def _statement(mode: Mode, single: Teacher | None) -> str:
+    if single is None:
+        return STATEMENTS[mode]
+    return ZERO_SHOT_LABELS if mode == "zero-shot" else SINGLE_BRANCH[single]
 
 
 def fingerprint(

@@ -15,7 +15,7 @@ from recap.errors import InputError
 from recap.io import read_image
 from recap.io.resize import SquareResize
 from recap.model.build import new_model
-from recap.model.recap import ReCAP, Tokens, concatenate
+from recap.model.recap import ReCAP, Teacher, Tokens, concatenate
 from recap.scoring.detector import Detector
 from recap.training import display
 from recap.training.assemble import assemble, fingerprint
@@ -40,9 +40,14 @@ def fit_zero_shot(
     progress: Progress = silent,
     encoder: Encoder | None = None,
 ) -> Detector:
-    """Fit on the labelled pools of the source domains; there is no memory."""
+    """Fit on the labelled pools of the source domains; there is no memory.
+
+    Where no source has masks, a seg branch would keep its random start: preset `recap` then has
+    the branch that labels taught draw the map too.
+    """
     samples = source_samples(sources, settings.training.source_split)
-    model = new_model(settings, encoder=encoder).to(choose_device(device))
+    taught_by: Teacher | None = None if any(sample.mask for sample in samples) else "labels"
+    model = new_model(settings, encoder=encoder, taught_by=taught_by).to(choose_device(device))
     records = source_records(samples)
     checkpoint = None
     if work_dir is not None:
