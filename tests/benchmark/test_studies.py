@@ -109,8 +109,8 @@ def test_a_study_has_the_same_cells_as_a_grid():
     )
     order = [(c.shots, c.settings.seed) for c in study.cells]
     assert order == [(4, 0)] * 10 + [(4, 1)] * 10 + [(0, 0)] * 10 + [(0, 1)] * 10
-    with pytest.raises(InputError, match="Zero-shot"):
-        plan_study("conditioning", settings, ["Brain"], [0], [0])
+    with pytest.raises(InputError, match="Give --shots of 1 or more"):
+        plan_study("conditioning", settings, ["Brain"], [], [0])
 
 
 def test_encoders_that_are_not_here_are_skipped(settings, monkeypatch, tmp_path):

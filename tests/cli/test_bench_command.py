@@ -50,6 +50,23 @@ def test_columns_are_compared(run_bench, command, tmp_path):
     assert "has no 'nearst'. It has: nearest, recap, recap (fast)" in wrong.err
 
 
+def test_zero_shot_learns_from_data_sets_that_are_not_measured(run_bench):
+    one = run_bench("--methods", "recap", "--shots", "0", "--datasets", "Brain", "--seeds", "0")
+    assert one.code == 0, one.err
+    assert "1 of 1 cells are done" in one.out
+
+
+def test_zero_shot_of_the_only_data_set_is_left_out_and_that_is_said(
+    command, domains, tiny, tmp_path
+):
+    options = ("--shots", "0,2", "--seeds", "0", "--methods", "recap")
+    where = ("--data", domains[0].root, "--out", tmp_path / "runs")
+    result = command("bench", "run", *where, *options, *tiny)
+    assert result.code == 0, result.err
+    assert "1 of 1 cells are done" in result.out
+    assert f"{domains[0].name} is the only data set" in result.err
+
+
 def test_settings_can_be_chosen_without_any_test_image(command, domains, tiny, tmp_path):
     data, runs = tmp_path / "data", tmp_path / "runs"
     for domain in domains:

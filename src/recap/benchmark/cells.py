@@ -83,7 +83,7 @@ def plan_cells(
     cells = []
     for method, own in settings.items():
         for count in sorted(set(shots)):
-            if count == 0 and (not has_zero_shot(method) or len(datasets) < 2):
+            if count == 0 and not has_zero_shot(method):
                 continue  # nothing to fit on
             for dataset in datasets:
                 for seed in seeds:

@@ -68,8 +68,7 @@ def plan_study(
     }
     if not all(variants.values()):
         raise InputError(
-            f"There is nothing to run with shots {', '.join(map(str, shots))} on "
-            f"{', '.join(datasets)}. Zero-shot (0) needs at least two data sets."
+            f"There is nothing to run on {', '.join(datasets)}. Give --shots of 1 or more."
         )
     common = with_seed(settings, 0).model_dump(mode="json")
     base = {"settings": common, "draw_by_seed": draw_by_seed, "exclude": exclude, "on": on}

@@ -19,6 +19,7 @@ from recap.cli.bench_options import (
     choose_domains,
     grid_settings,
     measured_on,
+    possible_shots,
     tell_failures,
 )
 from recap.cli.bench_report import figures_command, report_command
@@ -84,7 +85,7 @@ def run(
     cells = plan_cells(
         settings,
         chosen,
-        parse_numbers(shots),
+        possible_shots(shots, domains),
         parse_numbers(seeds),
         draw_by_seed,
         left_out.sha256 if left_out else "",

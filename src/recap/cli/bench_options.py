@@ -1,5 +1,6 @@
 """Options and steps that the commands of `recap bench` share."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -46,6 +47,21 @@ def choose_domains(data: Path, datasets: str) -> "tuple[list[Domain], list[str]]
     if unknown:
         raise InputError(f"{data}: no data set '{unknown[0]}'. Found: {', '.join(names)}.")
     return domains, chosen
+
+
+def possible_shots(shots: str, domains: Sequence["Domain"]) -> list[int]:
+    """The shots that were asked for; zero-shot is left out, and that is said, without a source."""
+    from recap.benchmark.cells import parse_numbers
+
+    wanted = parse_numbers(shots)
+    if 0 in wanted and len(domains) < 2:
+        typer.echo(
+            f"Zero-shot (0) is left out: {domains[0].name} is the only data set, and it learns "
+            "from others.",
+            err=True,
+        )
+        wanted = [count for count in wanted if count != 0]
+    return wanted
 
 
 def measured_on(on: str, exclude: Path | None) -> "MeasuredOn":

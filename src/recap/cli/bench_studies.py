@@ -18,6 +18,7 @@ from recap.cli.bench_options import (
     Shots,
     choose_domains,
     measured_on,
+    possible_shots,
     tell_failures,
 )
 from recap.cli.options import Config, Overrides, Preset, settings_from
@@ -150,7 +151,7 @@ def _run(
         name,
         settings,
         chosen,
-        parse_numbers(shots),
+        possible_shots(shots, domains),
         parse_numbers(seeds),
         values=values,
         draw_by_seed=draw_by_seed,
