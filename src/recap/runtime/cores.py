@@ -21,6 +21,10 @@ class Cores:
         """Threads that one image may use."""
         return self.threads if self.lanes == 1 else 1
 
+    def describe(self) -> dict[str, int | str]:
+        """What is used, for the manifest."""
+        return {"threads": self.threads or "all", "images_at_a_time": self.lanes}
+
 
 def share_cores(threads: int | None, side_by_side: bool) -> Cores:
     """All cores, or as many as given, for one image or for as many images."""

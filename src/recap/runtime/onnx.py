@@ -45,10 +45,4 @@ class OnnxRuntime:
 
     def describe(self) -> dict[str, Any]:
         """What computes."""
-        threads = self._cores.threads or "all"
-        return {
-            "runtime": self.name,
-            "version": self._version,
-            "threads": threads,
-            "images_at_a_time": self.lanes,
-        }
+        return {"runtime": self.name, "version": self._version, **self._cores.describe()}
