@@ -270,20 +270,20 @@ class ReCAP(Scorer):
     def memory_branch(self, tokens: Tokens) -> BranchOutput:
         """Image score and map from the distance to remembered normal patches."""
         assert self.memory is not None
-        distances = []
-        for (seg, det), rows in zip(tokens, self.memory, strict=True):
-            to_det = nearest_distance(det, rows[-1])
-            to_seg = to_det if len(rows) == 1 else nearest_distance(seg, rows[SEG])
-            distances.append(torch.stack([to_seg, to_det]))
-        return self.pool_distances(torch.stack(distances))
+        layers = list(zip(tokens, self.memory, strict=True))
+        to_det = torch.stack([nearest_distance(det, rows[-1]) for (_, det), rows in layers])
+        if self.memory.shape[1] == 1:
+            return self.pool_distances(to_det.unsqueeze(1).expand(-1, 2, -1, -1))
+        to_seg = torch.stack([nearest_distance(seg, rows[SEG]) for (seg, _), rows in layers])
+        return self.pool_distances(torch.stack([to_seg, to_det], dim=1))
 
     def pool_distances(self, distance: Tensor, blur: bool = True) -> BranchOutput:
         """Image score and map from nearest distances (L, 2, B, R)."""
-        evidence = normalised_distance(distance)
+        evidence = normalised_distance(distance[:, SEG])
         # Interpolation is linear, so the layers may be fused before it: one map instead of L.
-        maps = self.upsample(fuse_layers(evidence[:, SEG], self.theta_seg), blur)
+        maps = self.upsample(fuse_layers(evidence, self.theta_seg), blur)
         if self.normal_distance is None:
-            return BranchOutput(self.pool_patches(evidence[:, DET]), maps)
+            return BranchOutput(self.pool_patches(normalised_distance(distance[:, DET])), maps)
         beyond = standardised_distance(distance[:, DET], self.normal_distance)
         share = self.settings.model.map_top_k
         return BranchOutput(image_score(beyond, self.theta_det, share), maps)
