@@ -29,10 +29,10 @@ demo: $(LIGHT)
 # Tests that need the encoder's weights are skipped, saying so, if they cannot be had.
 test: install
 	-$(BIN)/recap weights pull dinov2-small
-	$(BIN)/python -m pytest -n auto --dist loadfile
+	$(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder
 
 test-fast: install
-	HYPOTHESIS_PROFILE=quick $(BIN)/python -m pytest -n auto --dist loadfile -m 'not slow'
+	HYPOTHESIS_PROFILE=quick $(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder -m 'not slow'
 
 lint: install
 	$(BIN)/ruff check src tests benchmarks docs/hooks

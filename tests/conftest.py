@@ -22,6 +22,12 @@ hypothesis.settings.register_profile("quick", max_examples=20)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files with slow tests come first, so that none is left to one process at the end."""
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: item.path not in slow)
+
+
 def tiny_model() -> Any:
     """A random DINOv2: width 32, 8 blocks, 2 heads."""
     import torch
