@@ -37,7 +37,7 @@ from recap.encoders.load import load_encoder
 from recap.io import read_image
 from recap.scoring.calibrate import calibrate
 from recap.scoring.detector import Detector
-from recap.scoring.pipeline import ahead
+from recap.scoring.pipeline import side_by_side
 from recap.scoring.prepared import fitting_batch, one_core_each
 from recap.training.assemble import assemble
 
@@ -173,7 +173,6 @@ def encoder_seconds(detector: Detector, cases: Sequence[Found], batch: int) -> f
     opened = [case.open(ReadingSettings()).images[0] for case in cases]
     as_one = batch if detector.on_gpu else 1
     pixels = torch.stack([detector.preprocess(image) for image in opened]).split(as_one)
-    side_by_side = 0 if detector.on_gpu or batch == 1 else batch
 
     @torch.inference_mode()
     def encode(images: torch.Tensor) -> None:
@@ -182,7 +181,7 @@ def encoder_seconds(detector: Detector, cases: Sequence[Found], batch: int) -> f
     with one_core_each(detector):
         encode(pixels[0])
         began = time.perf_counter()
-        for _ in ahead(encode, pixels, side_by_side, batch + 1):
+        for _ in side_by_side(encode, pixels, 1 if detector.on_gpu else batch):
             pass
         return time.perf_counter() - began
 

@@ -16,7 +16,7 @@ from recap.io.resize import SquareResize
 from recap.metrics import ImageMetrics, PixelMetrics
 from recap.model.scorer import Output, without_maps
 from recap.scoring.detector import Detector
-from recap.scoring.pipeline import ahead
+from recap.scoring.pipeline import side_by_side
 from recap.scoring.prepared import fitting_batch, one_core_each
 from recap.types import BoolArray, FloatArray, Image, Sample
 
@@ -81,8 +81,7 @@ def measure(
         return image, detector.raw_output([image])
 
     progress(0, len(samples))
-    together = 1 if detector.on_gpu else fitting_batch(detector)
-    looked = ahead(look, samples, together if together > 1 else 0, together + 1)
+    looked = side_by_side(look, samples, 1 if detector.on_gpu else fitting_batch(detector))
     with one_core_each(detector), closing(looked):
         for index, (sample, (image, output)) in enumerate(zip(samples, looked, strict=True)):
             images.update([float(output.score[0])], [sample.abnormal])

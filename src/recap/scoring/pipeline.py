@@ -42,6 +42,14 @@ def ahead(
                 future.cancel()
 
 
+def side_by_side(
+    work: Callable[[Item], Result], items: Iterable[Item], count: int
+) -> Generator[Result, None, None]:
+    """What `work` gives for each item, in their order, `count` at a time; one by one, it is done
+    by the caller."""
+    return ahead(work, items, count if count > 1 else 0, count + 1)
+
+
 class Behind(Generic[Item]):
     """Writes things in threads while the caller goes on; at most `most` are not yet written.
 

@@ -17,7 +17,7 @@ import torch
 from recap.io.resize import SquareResize
 from recap.model.scorer import Output
 from recap.scoring.detector import Detector
-from recap.scoring.pipeline import ahead
+from recap.scoring.pipeline import side_by_side
 from recap.types import Image, Prediction
 
 GPU_BATCH = 16
@@ -72,8 +72,7 @@ def score_prepared(
         while group := list(islice(images, batch)):
             yield from score_together(detector, group)
     else:
-        threads = batch if batch > 1 else 0
-        yield from ahead(partial(score_one, detector), prepared, threads, batch + 1)
+        yield from side_by_side(partial(score_one, detector), prepared, batch)
 
 
 def fitting_batch(detector: Detector, wanted: int | None = None) -> int:
@@ -101,7 +100,7 @@ def one_core_each(detector: Detector) -> Iterator[None]:
 
 
 def default_workers() -> int:
-    """How many threads read, and how many write, if nobody says."""
+    """How many threads read, and with batches how many write, if nobody says."""
     try:
         cores = len(os.sched_getaffinity(0))
     except AttributeError:  # not on every system
