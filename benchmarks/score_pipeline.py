@@ -30,7 +30,7 @@ from read_speed import ct_slice
 
 from recap.allocator import keep_freed_memory
 from recap.benchmark.timed import timed_model
-from recap.cli.score_run import Wanted, score_with
+from recap.cli.score_job import Job, Wanted, score_jobs
 from recap.config import ReadingSettings, resolve_settings
 from recap.data.cases import Found, find_cases
 from recap.encoders.load import load_encoder
@@ -128,7 +128,7 @@ def take_turns(
 
 def score(detector: Detector, cases: Sequence[Found], root: Path, wanted: Wanted) -> dict[str, Any]:
     """What `recap score` does once detector and files are found; returns the manifest."""
-    score_with(detector, root, cases, root / "out", wanted, lambda *step: None)
+    score_jobs([Job(detector, root, root / "out", cases, wanted)], lambda *step: None)
     manifest = json.loads((root / "out" / "manifest.json").read_text())
     if manifest["cases"]["error"]:
         raise RuntimeError(manifest["errors"])

@@ -15,6 +15,7 @@ from recap.runtime.torch import TorchRuntime
 from recap.scoring.batch import score_to_folder
 from recap.scoring.cases import score_case
 from recap.scoring.detector import Detector
+from recap.scoring.many import SharedPass
 from recap.scoring.prepared import fitting_batch
 from recap.scoring.shards import Shard
 
@@ -69,15 +70,15 @@ def test_the_same_bits_with_any_number_of_workers_and_any_batch(
 
 
 def test_a_processor_scores_one_image_per_core(few_shot, many, tmp_path, monkeypatch):
-    together, met, original = [], threading.Barrier(4, timeout=30), few_shot.raw_output
+    together, met, original = [], threading.Barrier(4, timeout=30), SharedPass.output
 
-    def output(images):
+    def output(self, detector):
         if len(together) < 4:
             together.append(torch.get_num_threads())
             met.wait()  # breaks, and fails the run, unless four are here at once
-        return original(images)
+        return original(self, detector)
 
-    monkeypatch.setattr(few_shot, "raw_output", output)
+    monkeypatch.setattr(SharedPass, "output", output)
     score_to_folder(few_shot, many, tmp_path, draw)
     assert together == [1, 1, 1, 1]
 
@@ -130,9 +131,14 @@ def test_few_cases_are_in_memory_at_once(few_shot, many, tmp_path, monkeypatch):
 
 
 def test_a_batch_runs_as_one_on_a_gpu(few_shot, many, whole, tmp_path, monkeypatch):
-    sizes, original = [], few_shot.raw_output
+    sizes, original = [], SharedPass.output
+
+    def output(self, detector):
+        sizes.append(len(self.images))
+        return original(self, detector)
+
     monkeypatch.setattr(Detector, "on_gpu", True)
-    monkeypatch.setattr(few_shot, "raw_output", lambda i: sizes.append(len(i)) or original(i))
+    monkeypatch.setattr(SharedPass, "output", output)
     rows = score_to_folder(few_shot, many, tmp_path, draw, batch=4)
     assert sizes == [4, 4, 2]
     earlier = score_to_folder(few_shot, many, whole, draw)
@@ -143,15 +149,15 @@ def test_a_batch_runs_as_one_on_a_gpu(few_shot, many, whole, tmp_path, monkeypat
 
 @pytest.mark.parametrize("gpu", [False, True])
 def test_an_error_of_the_model_is_the_row_of_its_case(gpu, few_shot, many, tmp_path, monkeypatch):
-    original = few_shot.raw_output
+    original = SharedPass.output
 
-    def fails(images):
-        if any(image.source.endswith("05.png") for image in images):
+    def fails(self, detector):
+        if any(image.source.endswith("05.png") for image in self.images):
             raise InputError("05.png: the model does not like it.")
-        return original(images)
+        return original(self, detector)
 
     monkeypatch.setattr(Detector, "on_gpu", gpu)
-    monkeypatch.setattr(few_shot, "raw_output", fails)
+    monkeypatch.setattr(SharedPass, "output", fails)
     rows = score_to_folder(few_shot, many, tmp_path, draw, batch=4)
     failed = {row.case: row.error for row in rows if row.status == "error"}
     assert list(failed) == ["03.png", "05.png", "07.png"]
@@ -163,17 +169,17 @@ def test_after_a_crash_in_any_stage_what_was_finished_is_there(
     stage, few_shot, many, whole, tmp_path, monkeypatch
 ):
     """A defect is not an InputError: it ends the run, but costs no finished row."""
-    original, raw = Found.open, few_shot.raw_output
+    original, raw = Found.open, SharedPass.output
 
     def opened(self, reading):
         if stage == "read" and self.name == "08.png":
             raise ZeroDivisionError
         return original(self, reading)
 
-    def output(images):
-        if stage == "score" and images[0].source.endswith("08.png"):
+    def output(self, detector):
+        if stage == "score" and self.images[0].source.endswith("08.png"):
             raise ZeroDivisionError
-        return raw(images)
+        return raw(self, detector)
 
     def drawn(case, prediction, path):
         if stage == "write" and case.source.endswith("08.png"):
@@ -182,7 +188,7 @@ def test_after_a_crash_in_any_stage_what_was_finished_is_there(
 
     with monkeypatch.context() as patch:
         patch.setattr(Found, "open", opened)
-        patch.setattr(few_shot, "raw_output", output)
+        patch.setattr(SharedPass, "output", output)
         with pytest.raises(ZeroDivisionError):
             score_to_folder(few_shot, many, tmp_path, drawn, workers=2)
     assert json.loads((tmp_path / "manifest.json").read_text())["status"] == "running"

@@ -9,7 +9,7 @@ from recap.cli.bars import bars
 from recap.cli.options import Device, RandomWeights, Runtime
 
 if TYPE_CHECKING:
-    from recap.cli.score_run import Outcome
+    from recap.cli.score_job import Outcome
 
 
 def score_command(
@@ -90,7 +90,8 @@ def score_command(
     """
     from tempfile import TemporaryDirectory
 
-    from recap.cli.score_run import Order, Scoring, Wanted, split_paths
+    from recap.cli.score_job import Wanted
+    from recap.cli.score_run import Order, Scoring, split_paths
     from recap.scoring.shards import parse_shard
     from recap.training.devices import choose_device
 

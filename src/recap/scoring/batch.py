@@ -1,35 +1,43 @@
-"""Scoring many cases into a folder: a table, raw maps, overlays and a manifest.
+"""Scoring many cases into folders: a table, raw maps, overlays and a manifest for each detector.
 
-Threads read, score and write at the same time. A case that cannot be read becomes a row with its
-reason. A row is written as soon as its case is done, and the images of a volume or slide
-are kept one by one, so an interrupted run goes on where it stopped.
+Threads read, score and write at the same time. A case is read once and an image encoded once for
+all detectors that can share it. A case that cannot be read becomes a row with its reason. A row is
+written as soon as its case is done, and the images of a volume or slide are kept one by one, so an
+interrupted run goes on where it stopped.
 """
 
 import shutil
-import threading
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from recap.config import ReadingSettings
 from recap.data.cases import Found
 from recap.errors import RecapError
-from recap.scoring.case_steps import Draw, Opened, Run, Scored, open_case, read_case, write_case
+from recap.scoring.case_steps import (
+    Draw,
+    Opened,
+    Run,
+    Scored,
+    Target,
+    open_case,
+    parts_of,
+    read_case,
+    write_case,
+)
 from recap.scoring.cases import score_case
 from recap.scoring.decided import decided_by
 from recap.scoring.detector import Detector
+from recap.scoring.many import SharedPass, encoding_once
 from recap.scoring.pipeline import Behind, ahead
-from recap.scoring.prepared import (
-    default_workers,
-    fitting_batch,
-    one_core_each,
-    score_one,
-    score_together,
-)
+from recap.scoring.prepared import Answer, default_workers, fitting_batch, one_core_each
 from recap.scoring.regions import ignore_masks
 from recap.scoring.rows import Row, appending, write_rows
 from recap.scoring.run_manifest import RunManifest
 from recap.scoring.shards import TABLE, WHOLE, Shard, finished_rows
+from recap.scoring.stages import Stages
 
 PARTS = "parts"
 Progress = Callable[[str, int, int, str], None]
@@ -43,40 +51,65 @@ def score_to_folder(
     progress: Progress = lambda stage, done, total, name: None,
     reading: ReadingSettings | None = None,
     ignore: Path | None = None,
-    incomplete: Callable[[Row], bool] = lambda row: False,
     workers: int | None = None,
     batch: int | None = None,
     shard: Shard = WHOLE,
 ) -> list[Row]:
-    """Score every case that has no result yet; returns all rows, in the order of the cases.
+    """Score every case that has no result yet; returns all rows, in the order of the cases."""
+    target = Target(detector, out, draw)
+    return score_to_folders(
+        [target], cases, progress, reading, ignore, workers=workers, batch=batch, shard=shard
+    )[0]
 
+
+def score_to_folders(
+    targets: Sequence[Target],
+    cases: Sequence[Found],
+    progress: Progress = lambda stage, done, total, name: None,
+    reading: ReadingSettings | None = None,
+    ignore: Path | None = None,
+    *,
+    workers: int | None = None,
+    batch: int | None = None,
+    shard: Shard = WHOLE,
+) -> list[list[Row]]:
+    """Score every case with every detector that has no result of it yet; returns all their rows.
+
+    The detectors must all be given files as `reading` says, and have one input size and device.
     Progress comes in two stages: "score" counts cases, "images" those of a volume or slide.
-    `ignore` is a folder of masks named like the cases: what they mark is in no region. A finished
-    case that is `incomplete` (it lacks what `draw` writes besides) is scored again. `workers`
-    threads read, `batch` images are scored at a time, and `draw` may run in several threads at
-    once. Neither changes a score. A shard scores its own cases alone.
+    `ignore` is a folder of masks named like the cases: what they mark is in no region. `workers`
+    threads read, `batch` images are scored at a time. Neither changes a score. A shard scores its
+    own cases alone.
     """
-    reading = reading or detector.card.settings.reading
+    first = targets[0].detector
+    reading = reading or first.card.settings.reading
     masks = None if ignore is None else ignore_masks(ignore, [Path(c.name) for c in cases])
     cases = [case for case in cases if shard.holds(case.name)]
-    out.mkdir(parents=True, exist_ok=True)
-    manifest = RunManifest(out, detector, reading, decided_by(detector, ignore), shard)
-    manifest.refuse_other_results()
-    finished = finished_rows(out, shard)
-    manifest.write("running", [])
-    parts = out / shard.file(PARTS)
-    run = Run(detector, out, parts, reading, masks, draw, manifest)
-    threads, together = workers or default_workers(), fitting_batch(detector, batch)
-    table = out / shard.file(TABLE)
-    with appending(table, finished.values()) as append, one_core_each(detector):
-        scoring = _Scoring(run, progress, append, threads, together)
-        scoring.score_all(cases, finished, incomplete)
+    stages, manifests = Stages(), []
+    for target in targets:  # all of them, before anything is written
+        target.out.mkdir(parents=True, exist_ok=True)
+        decided = decided_by(target.detector, ignore)
+        manifest = RunManifest(target.out, target.detector, reading, decided, stages, shard)
+        manifest.refuse_other_results()
+        manifests.append(manifest)
+    together = min(fitting_batch(target.detector, batch) for target in targets)
+    with ExitStack() as stack:
+        runs = []
+        for target, manifest in zip(targets, manifests, strict=True):
+            finished = finished_rows(target.out, shard)
+            manifest.write("running", [])
+            table = stack.enter_context(appending(target.out / shard.file(TABLE), finished))
+            parts = target.out / shard.file(PARTS)
+            runs.append(Run(target, parts, reading, masks, table, stages))
+        stack.enter_context(one_core_each(first))
+        _Scoring(runs, progress, workers or default_workers(), together).score_all(cases)
     progress("score", len(cases), len(cases), "")
-    shutil.rmtree(parts, ignore_errors=True)  # what is left there belongs to no case
-    rows = [scoring.rows[case.name] for case in cases]
-    write_rows(table, rows)
-    manifest.write("complete", rows)
-    return rows
+    for run, manifest in zip(runs, manifests, strict=True):
+        shutil.rmtree(run.parts, ignore_errors=True)  # what is left there belongs to no case
+        rows = [run.table.rows[case.name] for case in cases]
+        write_rows(run.out / shard.file(TABLE), rows)
+        manifest.write("complete", rows)
+    return [[run.table.rows[case.name] for case in cases] for run in runs]
 
 
 class _Scoring:
@@ -86,43 +119,29 @@ class _Scoring:
     batches of a GPU and the images of a volume or slide are scored from here.
     """
 
-    def __init__(
-        self,
-        run: Run,
-        progress: Progress,
-        append: Callable[[Row], None],
-        threads: int,
-        batch: int,
-    ) -> None:
-        self._run = run
+    def __init__(self, runs: Sequence[Run], progress: Progress, threads: int, batch: int) -> None:
+        self._runs = runs
+        self._stage = runs[0].stages.stage
         self._progress = progress
-        self._append = append
         self._threads = threads
         self._batch = batch
-        self._lock = threading.Lock()
-        self._side_by_side = batch > 1 and not run.detector.on_gpu
+        self._side_by_side = batch > 1 and not runs[0].detector.on_gpu
         finishing = batch if self._side_by_side else threads
         self._behind = Behind(self._finish, finishing, finishing + 1)
-        self.rows: dict[str, Row] = {}
 
-    def score_all(
-        self,
-        cases: Sequence[Found],
-        finished: Mapping[str, Row],
-        incomplete: Callable[[Row], bool],
-    ) -> None:
-        """Score what is neither finished nor broken; afterwards every case has a row."""
-
-        def read(found: Found) -> Opened | Row:
-            return read_case(self._run, found, finished.get(found.name), incomplete)
-
+    def score_all(self, cases: Sequence[Found]) -> None:
+        """Score what is neither finished nor broken; afterwards every case has its rows."""
         waiting: list[Opened] = []
-        reading = ahead(read, cases, self._threads, self._threads + self._batch)
+        most = self._threads + self._batch
+        reading = ahead(partial(read_case, self._runs), cases, self._threads, most)
         with self._behind, closing(reading):
             for index, opened in enumerate(reading):
                 self._progress("score", index, len(cases), cases[index].name)
-                if isinstance(opened, Row):
-                    self._done(opened, opened is not finished.get(opened.case))
+                self._keep_finished(opened)
+                if opened.problem is not None:
+                    self._fail(opened, opened.problem)
+                elif not opened.runs:
+                    continue
                 elif opened.prepared is None:
                     self._score_pictures(waiting)
                     waiting = []
@@ -136,64 +155,90 @@ class _Scoring:
                         waiting = []
             self._score_pictures(waiting)
 
+    def _keep_finished(self, opened: Opened) -> None:
+        for run in self._runs:
+            if run not in opened.runs:
+                run.table.keep(opened.found.name)
+
+    def _fail(self, opened: Opened, error: RecapError) -> None:
+        for run in opened.runs:
+            run.table.add(opened.failed(error))
+
     def _score_pictures(self, group: Sequence[Opened]) -> None:
-        if not group:
-            return
-        images = [opened.prepared for opened in group if opened.prepared is not None]
-        try:
-            with self._run.manifest.stage("score"):
-                answers = score_together(self._run.detector, images)
-        except RecapError as error:
-            if len(group) == 1:
-                self._done(group[0].failed(error))
-                return
-            for opened in group:  # the others of a batch have no part in it
-                self._score_pictures([opened])
-            return
-        for opened, answer in zip(group, answers, strict=True):
-            self._behind.put(Scored(opened, answer))
+        """Score pictures as one batch, with every detector that lacks any of them."""
+        prepared = [opened.prepared for opened in group if opened.prepared is not None]
+        shared = SharedPass([one.square for one in prepared])
+        for run in self._runs:
+            lacking = [n for n, opened in enumerate(group) if run in opened.runs]
+            if not lacking:
+                continue
+            try:
+                with self._stage("score"):
+                    output = shared.output(run.detector)
+            except RecapError as error:
+                for opened in (replace(group[n], runs=(run,)) for n in lacking):
+                    if len(group) == 1:
+                        self._fail(opened, error)
+                    else:  # the others of a batch have no part in it
+                        self._score_pictures([opened])
+                continue
+            for n in lacking:
+                self._behind.put(Scored(run, group[n], Answer(prepared[n].image, output, n)))
 
     def _score_alone(self, opened: Opened) -> None:
         """Score a case of many images."""
-        run, found = self._run, opened.found
+        try:
+            opened = open_case(opened)
+        except RecapError as error:
+            self._fail(opened, error)
+            return
+        with encoding_once([run.detector for run in opened.runs]):
+            for run in opened.runs:
+                self._score_volume(run, opened)
+
+    def _score_volume(self, run: Run, opened: Opened) -> None:
+        assert opened.case is not None
+        parts = parts_of(run, opened)
 
         def count(done: int, total: int) -> None:
-            self._progress("images", done, total, found.name)
+            self._progress("images", done, total, opened.found.name)
 
         try:
-            opened = open_case(run, opened)
-            assert opened.case is not None
-            with run.manifest.stage("score"):
+            with self._stage("score"):
                 prediction = score_case(
                     run.detector,
                     opened.case,
-                    opened.parts,
+                    parts,
                     count,
                     reading=run.reading,
                     batch=self._batch,
                     look_ahead=True,
                 )
         except RecapError as error:
-            self._done(opened.failed(error))
+            run.table.add(opened.failed(error))
             return
         self._behind.settle()  # so that no more than two volumes are in memory
-        self._behind.put(Scored(opened, prediction))
+        self._behind.put(Scored(run, opened, prediction, parts))
 
     def _finish(self, case: Opened | Scored) -> None:
-        opened = case if isinstance(case, Opened) else case.opened
+        if isinstance(case, Opened):
+            self._score_and_write(case)
+            return
         try:
-            row = write_case(self._run, self._scored(case) if isinstance(case, Opened) else case)
+            row = write_case(case)
         except RecapError as error:
-            row = opened.failed(error)
-        self._done(row)
+            row = case.opened.failed(error)
+        case.run.table.add(row)
 
-    def _scored(self, picture: Opened) -> Scored:
-        assert picture.prepared is not None
-        with self._run.manifest.stage("score"):
-            return Scored(picture, score_one(self._run.detector, picture.prepared))
-
-    def _done(self, row: Row, is_new: bool = True) -> None:
-        with self._lock:
-            self.rows[row.case] = row
-            if is_new:
-                self._append(row)
+    def _score_and_write(self, picture: Opened) -> None:
+        prepared = picture.prepared
+        assert prepared is not None
+        shared = SharedPass([prepared.square])
+        for run in picture.runs:
+            try:
+                with self._stage("score"):
+                    output = shared.output(run.detector)
+                row = write_case(Scored(run, picture, Answer(prepared.image, output, 0)))
+            except RecapError as error:
+                row = picture.failed(error)
+            run.table.add(row)

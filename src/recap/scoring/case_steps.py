@@ -19,24 +19,52 @@ from recap.scoring.outputs import save_image_table, save_map
 from recap.scoring.parts import Parts
 from recap.scoring.prepared import Answer, Prepared, prepare
 from recap.scoring.regions import IgnoreMasks
-from recap.scoring.rows import Row, number_text
-from recap.scoring.run_manifest import RunManifest
+from recap.scoring.rows import OpenTable, Row, number_text
+from recap.scoring.stages import Stages
 
 Draw = Callable[[Case, CasePrediction, Path], None]
 """Writes an overlay to a path."""
 
 
 @dataclass(frozen=True, eq=False)
-class Run:
-    """What all cases of a run have in common."""
+class Target:
+    """A detector and the folder for its results."""
 
     detector: Detector
     out: Path
+    draw: Draw
+    """May run in several threads at once."""
+    incomplete: Callable[[Row], bool] = lambda row: False
+    """Whether a finished case lacks what `draw` writes besides; it is then scored again."""
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """A detector on its way through the cases."""
+
+    target: Target
     parts: Path
     reading: ReadingSettings
     masks: IgnoreMasks | None
-    draw: Draw
-    manifest: RunManifest
+    table: OpenTable
+    stages: Stages
+
+    @property
+    def detector(self) -> Detector:
+        """What scores."""
+        return self.target.detector
+
+    @property
+    def out(self) -> Path:
+        """Where the results go."""
+        return self.target.out
+
+    def has(self, name: str, digest: str) -> bool:
+        """Whether a case is finished, and its files are those that were scored."""
+        earlier = self.table.finished.get(name)
+        if earlier is None or earlier.sha256 != digest:
+            return False
+        return not self.target.incomplete(earlier)
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,9 +73,12 @@ class Opened:
 
     found: Found
     digest: str
+    runs: tuple[Run, ...]
+    """Those that have no result of it yet."""
     case: Case | None = None
     prepared: Prepared | None = None
-    parts: Parts | None = None
+    problem: RecapError | None = None
+    """Why it cannot be read."""
 
     def failed(self, error: RecapError) -> Row:
         """The row of a case that cannot be scored."""
@@ -57,56 +88,59 @@ class Opened:
 
 @dataclass(frozen=True, eq=False)
 class Scored:
-    """A case with what the model said: of a picture, in the frame of the encoder's square."""
+    """A case with what one model said: of a picture, in the frame of the encoder's square."""
 
+    run: Run
     opened: Opened
     result: Answer | CasePrediction
+    parts: Parts | None = None
 
 
-def read_case(
-    run: Run, found: Found, earlier: Row | None, incomplete: Callable[[Row], bool]
-) -> Opened | Row:
-    """Read a case up to the model; one that is finished, or cannot be read, is a row already."""
-    with run.manifest.stage("hash"):
+def read_case(runs: Sequence[Run], found: Found) -> Opened:
+    """Read a case up to the model, for all runs that lack it; they read alike."""
+    stage = runs[0].stages.stage
+    with stage("hash"):
         digest = _digest(found.files)
-    if earlier is not None and earlier.sha256 == digest and not incomplete(earlier):
-        return earlier
-    opened = Opened(found, digest)
+    opened = Opened(found, digest, tuple(run for run in runs if not run.has(found.name, digest)))
     try:
-        if _is_volume(found):  # one for each thread would take too much memory
+        if not opened.runs or _is_volume(found):  # one for each thread would take too much memory
             return opened
-        opened = open_case(run, opened)
+        opened = open_case(opened)
         assert opened.case is not None
         if opened.case.kind != "image":
             return opened
-        with run.manifest.stage("decode"):
+        with stage("decode"):
             image = opened.case.images[0]
             # Decoded once, also for drawing.
             case = replace(opened.case, images=[image])
-            return replace(opened, case=case, prepared=prepare(run.detector, image))
+            return replace(opened, case=case, prepared=prepare(runs[0].detector, image))
     except RecapError as error:
-        return opened.failed(error)
+        return replace(opened, problem=error)
 
 
-def open_case(run: Run, opened: Opened) -> Opened:
-    """Open a case, and the place where the results of its images are kept meanwhile."""
+def open_case(opened: Opened) -> Opened:
+    """Open a case, unless it is open."""
     if opened.case is not None:
         return opened
-    found = opened.found
-    with run.manifest.stage("open"):
-        case = found.open(run.reading)
+    run = opened.runs[0]
+    with run.stages.stage("open"):
+        case = opened.found.open(run.reading)
     if case.grid is not None:
         require("nibabel", "volumes")  # told before the work rather than after it
-    if case.kind == "image":
-        return replace(opened, case=case)
+    return replace(opened, case=case)
+
+
+def parts_of(run: Run, opened: Opened) -> Parts:
+    """The place where a run keeps the results of a case's images meanwhile."""
     # Without a digest, what another case left behind could be taken for its own.
-    name = sha256(f"{opened.digest} {found.name}".encode(errors="surrogateescape")).hexdigest()
-    return replace(opened, case=case, parts=Parts(run.parts / name[:16] if opened.digest else None))
+    name = f"{opened.digest} {opened.found.name}".encode(errors="surrogateescape")
+    return Parts(run.parts / sha256(name).hexdigest()[:16] if opened.digest else None)
 
 
-def write_case(run: Run, scored: Scored) -> Row:
+def write_case(scored: Scored) -> Row:
     """Decide, write the map and the tables, draw; returns the row."""
-    opened, out, stage = scored.opened, run.out, run.manifest.stage
+    run, opened = scored.run, scored.opened
+    out, stage = run.out, run.stages.stage
     found, case = opened.found, opened.case
     assert case is not None
     with stage("decide"):
@@ -121,9 +155,9 @@ def write_case(run: Run, scored: Scored) -> Row:
     with stage("draw"):
         overlay_file = f"overlays/{found.name}.png"
         (out / overlay_file).parent.mkdir(parents=True, exist_ok=True)
-        run.draw(case, prediction, out / overlay_file)
-    if opened.parts is not None:
-        opened.parts.remove()
+        run.target.draw(case, prediction, out / overlay_file)
+    if scored.parts is not None:
+        scored.parts.remove()
     height, width = case.size_hw or prediction.map.shape[-2:]
     total = prediction.total
     return Row(

@@ -1,39 +1,60 @@
 """Many detectors, one image: those with side adapters on one encoder share its pass."""
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import torch
 
+from recap.encoders.memo import TapsMemo
+from recap.encoders.vit import Encoder
 from recap.model.appearance import Whole
 from recap.model.recap import ReCAP
 from recap.model.scorer import Output
 from recap.scoring.detector import Detector, Source, as_image
 from recap.types import Image, Prediction
 
-Seen = dict[Hashable, tuple[torch.Tensor, Whole]]
+MEMO_BYTES = 8e9
+"""What detectors on one encoder may keep of the images of a volume or slide, on disk."""
+
+
+class SharedPass:
+    """Images on their way through one detector after the other, encoded once.
+
+    Detectors with other encoders, sizes or tapped layers, with adapters that write back, of other
+    methods or with a runtime of their own run by themselves. The bits are the same either way.
+    """
+
+    def __init__(self, images: Sequence[Image]) -> None:
+        self.images = list(images)
+        self._seen: dict[Hashable, tuple[torch.Tensor, Whole]] = {}
+
+    @torch.inference_mode()
+    def output(self, detector: Detector) -> Output:
+        """What a detector says about the images, in the frame of its encoder's square."""
+        key, model = encoder_key(detector), detector.model
+        if key is None or not isinstance(model, ReCAP):
+            return detector.raw_output(self.images)
+        if key not in self._seen:
+            pixels = torch.stack([detector.preprocess(image) for image in self.images])
+            prefix = model.prefix(pixels.to(model.device))
+            self._seen[key] = prefix, model.whole(prefix)
+        return model.score_prefix(*self._seen[key])
 
 
 def score_many(detectors: Sequence[Detector], image: Source) -> list[Prediction]:
-    """What every detector says about an image, in their order; the same bits as one by one.
-
-    The encoder runs once for all detectors that look at it from the side: those with other
-    encoders, sizes or tapped layers, with adapters that write back, of other methods or with a
-    runtime of their own run by themselves.
-    """
-    read: dict[str, Image] = {}
-    seen: Seen = {}
+    """What every detector says about an image, in their order; the same bits as one by one."""
+    read: dict[str, tuple[Image, SharedPass]] = {}
     predictions = []
     for detector in detectors:
         reading = detector.card.settings.reading
         how = reading.model_dump_json()
         if how not in read:
-            read[how] = as_image(image, reading)
-        key = encoder_key(detector)
-        if key is None:
-            predictions.append(detector.score(read[how]))
-            continue
-        output = _score_shared(detector, read[how], seen, (key, how))
-        predictions.append(detector.prediction(output, 0, read[how]))
+            opened = as_image(image, reading)
+            read[how] = opened, SharedPass([opened])
+        opened, shared = read[how]
+        predictions.append(detector.prediction(shared.output(detector), 0, opened))
     return predictions
 
 
@@ -50,11 +71,23 @@ def encoder_key(detector: Detector) -> Hashable | None:
     return (weights, *how, str(model.device))
 
 
-@torch.inference_mode()
-def _score_shared(detector: Detector, image: Image, seen: Seen, key: Hashable) -> Output:
-    model = detector.model
-    assert isinstance(model, ReCAP)
-    if key not in seen:
-        prefix = model.prefix(detector.preprocess(image)[None].to(model.device))
-        seen[key] = prefix, model.whole(prefix)
-    return model.score_prefix(*seen[key])
+@contextmanager
+def encoding_once(detectors: Sequence[Detector]) -> Iterator[None]:
+    """Keep encoded images on disk meanwhile, where several detectors have the same encoder.
+
+    A volume is scored by one detector after the other, and its tokens may not fit into memory.
+    """
+    sharing: dict[Hashable, list[Encoder]] = {}
+    for detector in detectors:
+        if (key := encoder_key(detector)) is not None:
+            sharing.setdefault(key, []).append(detector.model.encoder)
+    with ExitStack() as stack:
+        for encoders in sharing.values():
+            if len(encoders) == 1:
+                continue
+            memo = TapsMemo(Path(stack.enter_context(TemporaryDirectory())), MEMO_BYTES)
+            for encoder in encoders:
+                if encoder.memo is None:  # not yet, nor by the caller
+                    encoder.memo = memo
+                    stack.callback(setattr, encoder, "memo", None)
+        yield

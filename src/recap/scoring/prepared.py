@@ -6,7 +6,7 @@ on one image wait for each other at every step, and for the one whose core reads
 """
 
 import os
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -57,12 +57,6 @@ def score_one(detector: Detector, prepared: Prepared) -> Answer:
     return Answer(prepared.image, detector.raw_output([prepared.square]), 0)
 
 
-def score_together(detector: Detector, prepared: Sequence[Prepared]) -> list[Answer]:
-    """Run the model once on images that are ready."""
-    output = detector.raw_output([p.square for p in prepared])
-    return [Answer(p.image, output, index) for index, p in enumerate(prepared)]
-
-
 def score_prepared(
     detector: Detector, prepared: Iterable[Prepared], batch: int = 1
 ) -> Generator[Answer, None, None]:
@@ -70,7 +64,8 @@ def score_prepared(
     if detector.on_gpu:
         images = iter(prepared)
         while group := list(islice(images, batch)):
-            yield from score_together(detector, group)
+            output = detector.raw_output([p.square for p in group])
+            yield from (Answer(p.image, output, index) for index, p in enumerate(group))
     else:
         yield from side_by_side(partial(score_one, detector), prepared, batch)
 

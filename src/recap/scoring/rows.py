@@ -2,7 +2,8 @@
 
 import csv
 import io
-from collections.abc import Callable, Iterable, Iterator
+import threading
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -60,18 +61,36 @@ def read_rows(path: Path) -> list[Row]:
         return [Row(**line) for line in lines if None not in line.values() and None not in line]
 
 
+class OpenTable:
+    """The table of a run under way: a row is in the file as soon as it is added."""
+
+    def __init__(self, file: IO[str], finished: Mapping[str, Row]) -> None:
+        self.finished = finished
+        """Rows of earlier runs, by case."""
+        self.rows: dict[str, Row] = {}
+        """Rows of this run, taken over or new."""
+        self._file = file
+        self._writer = csv.DictWriter(file, COLUMNS)
+        self._lock = threading.Lock()
+
+    def keep(self, case: str) -> None:
+        """Take an earlier row over."""
+        self.rows[case] = self.finished[case]
+
+    def add(self, row: Row) -> None:
+        """Add a new row; from any thread."""
+        with self._lock:
+            self.rows[row.case] = row
+            self._writer.writerow(asdict(row))
+            self._file.flush()
+
+
 @contextmanager
-def appending(path: Path, rows: Iterable[Row]) -> Iterator[Callable[[Row], None]]:
-    """Start the table with some rows, and give a function that adds one at once."""
-    write_rows(path, rows)
+def appending(path: Path, finished: Mapping[str, Row]) -> Iterator[OpenTable]:
+    """Start a table with the rows of earlier runs, and add to it."""
+    write_rows(path, finished.values())
     with path.open("a", newline="", encoding="utf-8", errors="surrogateescape") as file:
-        writer = csv.DictWriter(file, COLUMNS)
-
-        def append(row: Row) -> None:
-            writer.writerow(asdict(row))
-            file.flush()
-
-        yield append
+        yield OpenTable(file, finished)
 
 
 def write_rows(path: Path, rows: Iterable[Row]) -> None:

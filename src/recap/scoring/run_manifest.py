@@ -2,10 +2,8 @@
 
 import json
 import platform
-import threading
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,16 +14,14 @@ from recap.fetch import sha256_of
 from recap.scoring.detector import Detector
 from recap.scoring.rows import Row
 from recap.scoring.shards import MANIFEST, TABLE, WHOLE, Shard, all_of
+from recap.scoring.stages import Stages
 from recap.scoring.versions import library_versions
 
 _CHANGES_SCORES = "openvino-int8"
 
 
 class RunManifest:
-    """The manifest of one run, which also keeps its time by stage.
-
-    Stages run at the same time in several threads: their seconds may add up to more than passed.
-    """
+    """The manifest of one run. Detectors that score cases together share the time by stage."""
 
     def __init__(
         self,
@@ -33,6 +29,7 @@ class RunManifest:
         detector: Detector,
         reading: ReadingSettings,
         decided: dict[str, Any] | None,
+        stages: Stages,
         shard: Shard = WHOLE,
     ) -> None:
         self._out = out
@@ -41,19 +38,7 @@ class RunManifest:
         self._reading = reading.model_dump(mode="json")
         self._decided = decided
         self._started = time.time()
-        self._stages: dict[str, float] = {}
-        self._lock = threading.Lock()
-
-    @contextmanager
-    def stage(self, name: str) -> Iterator[None]:
-        """Add the time of a step to its stage, whether it succeeds or not."""
-        started = time.perf_counter()
-        try:
-            yield
-        finally:
-            passed = time.perf_counter() - started
-            with self._lock:
-                self._stages[name] = self._stages.get(name, 0.0) + passed
+        self._stages = stages
 
     def refuse_other_results(self) -> None:
         """Results of two detectors, or of files read or decided in two ways, never mix."""
@@ -98,7 +83,7 @@ class RunManifest:
             "cases": {"ok": len(rows) - len(failed), "error": len(failed)},
             "errors": {row.case: row.error for row in failed},
             "seconds": round(time.time() - self._started, 3),
-            "stages": {name: round(seconds, 3) for name, seconds in self._stages.items()},
+            "stages": {name: round(seconds, 3) for name, seconds in self._stages.seconds.items()},
             "started_unix": round(self._started, 3),
             "versions": {**library_versions(), "python": platform.python_version()},
             "runtime": self._runtime,
