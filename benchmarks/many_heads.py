@@ -1,26 +1,42 @@
 """What ten heads over one encoder cost, as a ratio to one head in the same run.
 
     python benchmarks/many_heads.py [--encoder NAME] [--heads 10] [--shots 4] [--coreset ROWS]
-                                    [--bottleneck C] [--runs 15]
+                                    [--bottleneck C] [--runs 15] [--pictures 40]
 
-Weights and memories are random: they do not change the time. One, ten shared and ten single runs
-take turns, so that a slow moment hits all alike.
+First the models alone: one image on one core, as `recap score` and `recap evaluate` run them side
+by side, and one image on all cores. Then all that `recap score` does with a folder of phantoms,
+from reading to ten folders of maps, regions and overlays. Weights and memories are random: they
+do not change the time. Contenders take turns, so that a slow moment hits all alike.
 """
 
+import shutil
+import tempfile
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
 from statistics import median
 
+import numpy as np
 import torch
 import typer
+from PIL import Image as Pillow
+from score_pipeline import calibrated
 
 from recap.allocator import keep_freed_memory
 from recap.benchmark.interleaved import Lap, time_rounds
 from recap.benchmark.timed import timed_model
+from recap.cli.score_job import Job, Wanted, score_jobs
 from recap.config import Settings, resolve_settings
+from recap.data.cases import Found, find_cases
+from recap.data.phantom import phantom
 from recap.encoders.load import load_encoder
 from recap.io import image_from_array
 from recap.scoring.detector import Detector
 from recap.scoring.many import score_many
 from recap.training.assemble import assemble
+
+PICTURE_PX = 256
+RUNS_OF_FOLDERS = 5
 
 
 def main(
@@ -31,29 +47,65 @@ def main(
     bottleneck: int | None = None,
     runs: int = 15,
     warmup: int = 3,
+    pictures: int = 40,
 ) -> None:
     """Print the ratios."""
     own = [f"model.bottleneck={bottleneck}"] * (bottleneck is not None)
     own += [f"memory.coreset={coreset}"] * (coreset is not None)
     settings = resolve_settings(overrides=own, encoder={"name": encoder, "random_weights": True})
-    detectors = make_detectors(settings, heads, shots)
-    size = detectors[0].model.encoder.input_px
-    image = image_from_array(torch.rand(size, size).numpy())
-    calls = {
-        "one head": lambda: score_many(detectors[:1], image),
-        f"{heads} heads, one pass": lambda: score_many(detectors, image),
-        f"{heads} heads, one by one": lambda: [one.score(image) for one in detectors],
-    }
-    laps = time_rounds(calls, runs, warmup)
+    detectors, cores = make_detectors(settings, heads, shots), torch.get_num_threads()
+    first = detectors[0]
     print(
-        f"{torch.get_num_threads()} threads, {encoder}, {size} px, {shots}-shot, {runs} rounds, "
-        f"C = {detectors[0].model.channels}, {rows(detectors[0])} memory rows"
+        f"{cores} cores, {encoder}, {first.model.encoder.input_px} px, {shots}-shot, "
+        f"C = {first.model.channels}, {rows(first)} memory rows"
     )
-    print(f"{'':<28}{'ms (best)':>12}{'× one (median)':>18}{'processor time':>18}")
+    print(f"{'':<40}{'ms (best)':>12}{'× one (median)':>18}{'processor time':>18}")
+    image = image_from_array(picture(0))
+    for threads, name in ((1, "one image per core"), (cores, "one image on all cores")):
+        torch.set_num_threads(threads)
+        calls = {
+            f"{name}, one head": partial(score_many, detectors[:1], image),
+            f"{name}, {heads} heads": partial(score_many, detectors, image),
+        }
+        show(time_rounds(calls, runs, warmup))
+    with tempfile.TemporaryDirectory() as folder:
+        cases = write_cases(Path(folder) / "in", pictures)
+        many = [calibrated(detector, cases) for detector in detectors]
+        name = f"{pictures} pictures into folders"
+        calls = {
+            f"{name}, one head": partial(score_folder, many[:1], cases, Path(folder)),
+            f"{name}, {heads} heads": partial(score_folder, many, cases, Path(folder)),
+        }
+        show(time_rounds(calls, RUNS_OF_FOLDERS, 1))
+
+
+def show(laps: dict[str, list[Lap]]) -> None:
+    """Rows of the table; the first contender is the measure of the others."""
+    base = next(iter(laps.values()))
     for name, found in laps.items():
         best = min(lap.wall_ms for lap in found)
-        wall, cpu = (ratio(found, laps["one head"], clock) for clock in (0, 1))
-        print(f"{name:<28}{best:>12.1f}{wall:>18.2f}{cpu:>18.2f}")
+        wall, cpu = (ratio(found, base, clock) for clock in (0, 1))
+        print(f"{name:<40}{best:>12.1f}{wall:>18.2f}{cpu:>18.2f}", flush=True)
+
+
+def score_folder(detectors: Sequence[Detector], cases: Sequence[Found], folder: Path) -> None:
+    """All that `recap score` does once detectors and files are found."""
+    out = folder / "out"
+    jobs = [Job(d, folder, out / str(n), cases, Wanted()) for n, d in enumerate(detectors)]
+    score_jobs(jobs, lambda *step: None)
+    shutil.rmtree(out)
+
+
+def picture(number: int) -> np.ndarray:
+    return phantom("Brain", np.random.default_rng(number), number % 2 == 1, PICTURE_PX)[0]
+
+
+def write_cases(folder: Path, count: int) -> Sequence[Found]:
+    """Phantoms as PNG files."""
+    folder.mkdir()
+    for number in range(count):
+        Pillow.fromarray(picture(number)).save(folder / f"{number:03d}.png")
+    return find_cases([folder], folder).cases
 
 
 def make_detectors(settings: Settings, heads: int, shots: int) -> list[Detector]:

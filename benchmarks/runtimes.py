@@ -1,13 +1,15 @@
 """The whole detector through every runtime, as ratios to torch eager in the same run.
 
     python benchmarks/runtimes.py [--encoder NAME] [--shots 4] [--preset recap] [--int8]
-                                  [--threads N] [--runs 20]
+                                  [--threads N] [--runs 20] [--plain-memory]
 
 Every runtime takes one image on all cores, as `recap.load` and the service do, and one image on
 each core, as `recap score` does; times are per image. Runtimes take turns, so that a slow moment
 hits all alike. What is timed turns pixels at the input size into score, map and all else. Weights
 and memories are random, which does not change the time. The change of int8's scores is that of a
 random detector; measure a real one with `recap export --int8` and `recap evaluate`.
+`--plain-memory` leaves the C library's allocator as it is, for torch as it comes: commands keep
+freed memory, which makes torch itself faster.
 """
 
 import time
@@ -16,6 +18,7 @@ from functools import partial
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
+from typing import Annotated
 
 import numpy as np
 import typer
@@ -44,8 +47,11 @@ def main(
     threads: int | None = None,
     runs: int = 20,
     warmup: int = 3,
+    plain_memory: Annotated[bool, typer.Option("--plain-memory")] = False,
 ) -> None:
     """Print a table."""
+    if not plain_memory:
+        keep_freed_memory()  # as every command does
     settings = resolve_settings(preset, encoder={"name": encoder, "random_weights": True})
     model = timed_model("recap", load_encoder(settings.encoder), settings, shots)
     mode = "few-shot" if shots else "zero-shot"
@@ -111,5 +117,4 @@ def make_runtimes(
 
 
 if __name__ == "__main__":
-    keep_freed_memory()  # as every command does
     typer.run(main)
