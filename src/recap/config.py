@@ -62,6 +62,9 @@ class ModelSettings(Section):
     """Adapters write into the encoder (the paper's reading); otherwise they sit at its side."""
     bottleneck: Annotated[int, Field(ge=1)] | None = None
     """Token width C; none means min(768, encoder width)."""
+    adapter_start: Literal["random", "principal"] = "random"
+    """Few-shot, side adapters: where they start; `principal` is at the directions in which the
+    support's tokens differ most."""
     conditioning: Conditioning = "gated"
     eta: Annotated[float, Field(gt=0)] = 0.05
     logit_scale: Annotated[float, Field(gt=0)] = 100.0

@@ -59,9 +59,9 @@ class Clients:
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 def test_kills_under_load_lose_nothing(bundles, tmp_path):
-    clients = Clients(12)
+    clients = Clients(8)
     data = tmp_path / "data"
-    for round, seconds in enumerate((1.0, 2.0, 3.0)):
+    for round, seconds in enumerate((1.0, 3.0)):
         with ServiceProcess(bundles, data) as service:
             clients.address = service.address
             if round == 0:
@@ -72,7 +72,7 @@ def test_kills_under_load_lose_nothing(bundles, tmp_path):
         clients.address = service.address
         for thread in clients.threads:
             thread.join(120)
-        assert len(clients.accepted) == 12
+        assert len(clients.accepted) == 8
         jobs = wait_for_jobs(service)
         assert {job["status"] for job in jobs} == {"done"}
         # One job for each key: those whose answer was lost were found again, not made twice.
@@ -99,7 +99,7 @@ def wait_for_jobs(service, seconds=400):
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_a_stop_lets_jobs_go_on_later(bundles, tmp_path):
-    content = zipped({f"{n}.png": png(n) for n in range(60)})
+    content = zipped({f"{n}.png": png(n) for n in range(24)})
     with ServiceProcess(bundles, tmp_path / "data") as service:
         files = {"file": ("a.zip", content)}
         answer = httpx.post(f"{service.address}{API}/jobs", files=files, timeout=120)
@@ -110,4 +110,4 @@ def test_a_stop_lets_jobs_go_on_later(bundles, tmp_path):
             assert service.stop() == 0  # although somebody listens
     with ServiceProcess(bundles, tmp_path / "data") as service:
         (told,) = wait_for_jobs(service)
-    assert (told["status"], told["result"]["count"]) == ("done", 60)
+    assert (told["status"], told["result"]["count"]) == ("done", 24)

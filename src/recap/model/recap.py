@@ -21,6 +21,7 @@ from recap.model.memory import (
     normalised_distance,
     standardised_distance,
 )
+from recap.model.principal import Spread, principal_rows
 from recap.model.prototypes import (
     PrototypePair,
     find_anchors,
@@ -77,6 +78,12 @@ class ReCAP(Scorer):
             raise SettingsError(
                 'model.branches = "taught" needs side adapters: both branches write back. '
                 'Set model.write_back = false, or model.branches = "both".'
+            )
+        if head.adapter_start == "principal" and head.write_back:
+            raise SettingsError(
+                'model.adapter_start = "principal" needs side adapters: what later layers see is '
+                "not known before the first ones are. Set model.write_back = false, or "
+                'model.adapter_start = "random".'
             )
         self.channels = head.bottleneck or min(768, encoder.width)
         # One adapter and one pair per layer and branch: seg and det of layer 1, of layer 2, …
@@ -303,6 +310,14 @@ class ReCAP(Scorer):
         encoder, head = self.encoder, self.settings.model
         blur_px = head.map_blur_px if blur else 0.0
         return upsample(values, encoder.input_px, encoder.patch_px, head.upsample, blur_px)
+
+    @torch.no_grad()
+    def start_adapters(self, spreads: Sequence[Spread]) -> None:
+        """Start the adapters of each layer at the principal directions of its tokens."""
+        for layer, spread in enumerate(spreads):
+            rows = principal_rows(spread.covariance(), self.channels)
+            for branch in (SEG, DET)[: self.branches]:
+                self.adapter(layer, branch).down.weight[: len(rows)] = rows
 
     @torch.no_grad()
     def start_prototypes(self, normal: Tokens, abnormal: Tokens) -> None:

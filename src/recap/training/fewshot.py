@@ -12,6 +12,7 @@ from recap.encoders.vit import Encoder
 from recap.errors import InputError, SettingsError
 from recap.model.appearance import appearance, solve_appearance
 from recap.model.build import new_model
+from recap.model.principal import Spread
 from recap.model.recap import ReCAP, Teacher, Tokens, concatenate
 from recap.scoring.detector import Detector
 from recap.training.assemble import assemble, fingerprint
@@ -111,6 +112,8 @@ def _train(
     copies = len(data.origin) // len(abnormal)
     normals = (copies * (~abnormal).nonzero().flatten()).tolist()
     abnormals = (copies * abnormal.nonzero().flatten()).tolist()
+    if settings.model.adapter_start == "principal":
+        model.start_adapters(_spreads(model, data))
     model.start_prototypes(_adapt(model, data, normals), _adapt(model, data, abnormals))
     objective = Objective(model, settings, _leave_one_out(model, data, normals, settings))
     rate = settings.training.learning_rate or LEARNING_RATE
@@ -121,6 +124,15 @@ def _train(
         remembered = _adapt(model, data, every_copy)
     model.remember(remembered)
     return losses, tokens, remembered
+
+
+def _spreads(model: ReCAP, data: TrainingSet) -> list[Spread]:
+    """How the tokens of each layer differ, over all copies of all images."""
+    spreads = [Spread(model.encoder.width) for _ in model.encoder.layers]
+    for index in range(len(data.origin)):
+        for spread, tokens in zip(spreads, data.store[[index]].unbind(dim=1), strict=True):
+            spread.add(tokens)
+    return spreads
 
 
 def _leave_one_out(
