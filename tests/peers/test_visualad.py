@@ -294,6 +294,13 @@ def test_zero_shot_and_its_epochs(phantoms, peer_settings, monkeypatch):
     assert seen == [(12, 2)]  # three domains of 2 + 2 images, no copies
 
 
+def test_few_shot_takes_as_many_steps_as_published():
+    # eleven copies of 2 K images, by eights
+    epochs = {shots: visualad.few_shot_epochs(22 * shots, 8) for shots in (2, 4, 16)}
+    assert epochs == {2: 73, 4: 40, 16: 10}
+    assert visualad.few_shot_epochs(100_000, 8) == 1
+
+
 def test_training_lowers_the_loss(peer_settings, make_support):
     losses = []
     for epochs in (1, 6):
