@@ -81,6 +81,8 @@ class ModelSettings(Section):
     """α of maps when scoring; none means `logit_scale`, which training always uses."""
     map_blur_px: Annotated[float, Field(ge=0)] = 0.0
     """Standard deviation of a Gaussian over the patch values between which maps interpolate."""
+    map_edge_px: Annotated[float, Field(ge=0)] = 0.0
+    """Maps follow the image's edges: half the width of the window in which they do; 0 is none."""
     branches: Literal["both", "taught"] = "both"
     """A seg branch for maps and a det branch for scores; or a single one for both, taught
     by each image as well as it can: by its mask or, where there are no masks, by its label."""
@@ -172,6 +174,7 @@ PRESETS: dict[str, dict[str, Any]] = {
             "bottleneck": 128,
             "map_logit_scale": 10.0,
             "map_blur_px": 6.0,
+            "map_edge_px": 10.0,
             "appearance_weight": 1 / 3,
         },
         "memory": {"score": "standardised", "coreset": 256},

@@ -98,13 +98,18 @@ def test_a_moving_dot_moves_by_whole_patches() -> None:
     torch.testing.assert_close(columns[inner, inner], centres, atol=1e-4, rtol=0)
 
 
+@pytest.mark.parametrize(("edge_px", "miss"), [(0.0, 0.5), (10.0, 6.5)])
 @torch.no_grad()
-def test_a_dot_in_the_image_is_where_the_map_says(tiny_encoder: Encoder) -> None:
-    """From pixels to the map of a whole model: a white patch on black, moved about."""
+def test_a_dot_in_the_image_is_where_the_map_says(
+    tiny_encoder: Encoder, edge_px: float, miss: float
+) -> None:
+    """From pixels to the map of a whole model: a white patch on black, moved about. Where maps
+    follow edges the peak may be anywhere on the patch, which is all white."""
     vit = copy.deepcopy(tiny_encoder.model)
     encoder = Encoder(vit, name="tiny", checksum="", input_px=240, layers=(1,))
     chosen = {"name": "tiny", "input_px": 240, "layers": (1,)}
-    model = ReCAP(encoder, resolve_settings(encoder=chosen), trained_head=False)
+    settings = resolve_settings(encoder=chosen, model={"map_edge_px": edge_px})
+    model = ReCAP(encoder, settings, trained_head=False)
     black = torch.zeros(1, 3, 240, 240)
     model.remember(model.adapt(model.prefix(black)))
     patches = [0, 16, 272, 288, *range(9, 280, 16)]  # corners, and every row and column
@@ -113,4 +118,4 @@ def test_a_dot_in_the_image_is_where_the_map_says(tiny_encoder: Encoder) -> None
         top, left = 14 * (patch // 17), 14 * (patch % 17)
         image[:, top : top + 14, left : left + 14] = 1
     assert {p // 17 for p in patches} == {p % 17 for p in patches} == set(range(17))
-    assert miss_px(model(images).map, patches) <= 0.5
+    assert miss_px(model(images).map, patches) <= miss

@@ -82,7 +82,7 @@ def test_whole_model_against_loops(
     model = make_model(preset, double=True, **values)
     tokens = model.adapt(model.prefix(pixels.double()))
     normal = [(seg[1:], det[1:]) for seg, det in tokens]
-    alone = model.score_tokens(tokens)
+    alone = model(pixels.double())
     assert alone.memory is None
     model.remember(normal)
     output = model(pixels.double())
@@ -147,7 +147,7 @@ def test_neighbours_have_no_part_in_a_score(
     """Not a matter of rounding: the derivative to another image's pixels is nought."""
     model = fitted(make_model, preset, True, double=True)
     prefix = model.prefix(pixels.double()).requires_grad_()
-    output = model.score_tokens(model.adapt(prefix))
+    output = model.score_prefix(prefix, model.whole(pixels.double(), prefix))
     (gradient,) = torch.autograd.grad(output.score[0] + output.map[0].sum(), prefix)
     assert (gradient[0] != 0).any()
     assert (gradient[1:] == 0).all()

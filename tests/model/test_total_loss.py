@@ -48,7 +48,7 @@ def gradients(model: ReCAP, loss: Tensor) -> dict[str, Tensor]:
 def test_terms_against_loops(make_model: MakeModel, pixels: Tensor, preset: str) -> None:
     model = make_model(preset, double=True, model={"logit_scale": 5.0}, **LOSS)
     batch = make_batch(model, pixels.double())
-    output = model.score_tokens(model.adapt(batch.prefix))
+    output = model(pixels.double())
     terms = Objective(model, model.settings)(batch)
     maps, masks = output.map.numpy(), batch.masks.numpy()
     seg = sum(
@@ -136,7 +136,7 @@ def test_training_with_memory_fuses_the_others(make_model: MakeModel, pixels: Te
         for image, patches in enumerate(distance.tolist()):
             halves = [slow_model.half_clipped(d) for d in patches]
             score[image] += weight * slow_model.top_mean(halves, 0.10)
-    fused = 0.7 * model.score_tokens(tokens).score + 0.3 * score
+    fused = 0.7 * model(pixels.double()).score + 0.3 * score
     truths = zip(fused.tolist(), batch.abnormal.tolist(), strict=True)
     expected = sum(slow_model.detection(s, abnormal) for s, abnormal in truths) / 3
     terms = Objective(model, model.settings, normals=normals)(batch)

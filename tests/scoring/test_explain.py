@@ -65,8 +65,9 @@ def test_contributions_add_up_to_score_and_map(kind, detectors, pictures):
             # Float32 against float64: nothing but rounding may be left over.
             total = sum(part.amount for part in found.score_parts)
             assert total == pytest.approx(prediction.score, rel=1e-6, abs=1e-7)
+            # Following edges divides by small variances, which magnifies it.
             total = sum(part.amount for part in found.map_parts)
-            assert total == pytest.approx(float(prediction.map[y, x]), rel=1e-6, abs=1e-7)
+            assert total == pytest.approx(float(prediction.map[y, x]), rel=1e-6, abs=2e-6)
             for parts in (found.score_parts, found.map_parts):
                 assert sum(part.weight for part in parts) == pytest.approx(1, abs=1e-6)
                 assert all(0 <= part.evidence <= 1 for part in parts)

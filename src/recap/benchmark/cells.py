@@ -41,7 +41,7 @@ class Cell:
         """The same for cells whose fitted detectors differ in how they score alone."""
         own = self.settings
         if isinstance(own, Settings):
-            scoring = {"map_logit_scale", "map_blur_px", "map_top_k"}
+            scoring = {"map_logit_scale", "map_blur_px", "map_edge_px", "map_top_k"}
             sections = {"model": reset(own.model, scoring)}
             if not own.training.train_with_memory:
                 sections["memory"] = reset(own.memory, {"weight"})

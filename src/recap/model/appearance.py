@@ -11,6 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from recap.model.edges import Edges, find_edges
+
 PENALTY = 0.1
 """Of the regression, for vectors of mean length 1; between 0.003 and 0.3 it hardly matters."""
 STEEPNESS = 2.0
@@ -18,21 +20,35 @@ STEEPNESS = 2.0
 
 
 class Whole:
-    """Images as a whole, from tapped layers (B, L, R, width): the same for all heads on them."""
+    """Images as a whole, from their pixels (B, 3, S, S) and tapped layers (B, L, R, width): the
+    same for all heads on them."""
 
-    def __init__(self, layers: Tensor) -> None:
+    def __init__(self, pixels: Tensor, layers: Tensor) -> None:
+        self._pixels = pixels
         self._layers = layers
+        self._edges: dict[float, Edges | None] = {}
 
     @cached_property
     def descriptor(self) -> Tensor:
-        """Unit vectors (B, L · width): the mean patch of each layer, all side by side."""
-        means = F.normalize(self._layers.mean(dim=2), dim=-1)
-        return F.normalize(means.flatten(1), dim=-1)
+        """(B, L · width)"""
+        return descriptor(self._layers)
 
     @cached_property
     def appearance(self) -> Tensor:
         """(B, 2 · L · width)"""
         return appearance(self._layers)
+
+    def edges(self, reach_px: float) -> Edges | None:
+        """What maps follow within that reach, if any."""
+        if reach_px not in self._edges:
+            self._edges[reach_px] = find_edges(self._pixels, reach_px)
+        return self._edges[reach_px]
+
+
+def descriptor(taps: Tensor) -> Tensor:
+    """The mean patch of each layer, all side by side, as unit vectors: (B, L · width)."""
+    means = F.normalize(taps.mean(dim=2), dim=-1)
+    return F.normalize(means.flatten(1), dim=-1)
 
 
 def appearance(taps: Tensor) -> Tensor:

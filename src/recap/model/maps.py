@@ -14,11 +14,16 @@ from recap.config import Upsample
 
 
 def upsample(
-    values: Tensor, size_px: int, patch_px: int, mode: Upsample, blur_px: float = 0.0
+    values: Tensor,
+    size_px: int,
+    patch_px: int,
+    mode: Upsample,
+    blur_px: float = 0.0,
+    cells: int | None = None,
 ) -> Tensor:
-    """Patch values (..., R) -> map (..., S, S)."""
+    """Patch values (..., R) -> map (..., S, S), or its mean over n × n cells (..., n, n)."""
     grid = round(values.shape[-1] ** 0.5)
-    matrix = interpolation_matrix(grid, size_px, patch_px, mode, blur_px)
+    matrix = interpolation_matrix(grid, size_px, patch_px, mode, blur_px, cells)
     matrix = matrix.to(device=values.device, dtype=values.dtype)
     return matrix @ values.unflatten(-1, (grid, grid)) @ matrix.T
 
@@ -26,7 +31,12 @@ def upsample(
 @lru_cache(maxsize=8)
 @torch.inference_mode(False)  # a cached inference tensor could not serve training later
 def interpolation_matrix(
-    grid: int, size_px: int, patch_px: int, mode: Upsample, blur_px: float = 0.0
+    grid: int,
+    size_px: int,
+    patch_px: int,
+    mode: Upsample,
+    blur_px: float = 0.0,
+    cells: int | None = None,
 ) -> Tensor:
     """(S, grid) weights: row p says which patches pixel p lies between.
 
@@ -36,6 +46,7 @@ def interpolation_matrix(
     shifts a lesion by up to half a patch near the border.
 
     A Gaussian blur of the map is separable and linear too: it is in the matrix and costs nothing.
+    So is the mean over cells of pixels, if there are any: (n, grid).
     """
     pixel = torch.arange(size_px, dtype=torch.float64)
     if mode == "corners":
@@ -51,7 +62,18 @@ def interpolation_matrix(
         half = (patch_px - 1) / 2
         outer = (half, patch_px * (grid - 1) + half) if mode == "centres" else (0, size_px - 1)
         weights = _gaussian(pixel.clamp(*outer), blur_px) @ weights
+    if cells is not None:
+        weights = cell_means(size_px, cells) @ weights
     return weights.float()
+
+
+def cell_means(size_px: int, cells: int) -> Tensor:
+    """(n, S) weights: row i is the mean over the i-th of n equal parts of S pixels."""
+    width = size_px / cells
+    pixel = torch.arange(size_px, dtype=torch.float64)
+    start = width * torch.arange(cells, dtype=torch.float64)[:, None]
+    inside = torch.minimum(pixel + 1, start + width) - torch.maximum(pixel, start)
+    return inside.clamp_min(0) / width
 
 
 def _gaussian(places: Tensor, deviation_px: float) -> Tensor:

@@ -11,7 +11,8 @@ from recap.config import Settings
 from recap.encoders.vit import Encoder
 from recap.errors import SettingsError
 from recap.model.adapters import Adapter, write_back
-from recap.model.appearance import Whole, appearance_evidence
+from recap.model.appearance import Whole, appearance_evidence, descriptor
+from recap.model.edges import cell_count, finish_map
 from recap.model.fusion import fuse_branches, fuse_layers, image_score
 from recap.model.logits import class_logits, margin, probability
 from recap.model.maps import upsample
@@ -128,15 +129,13 @@ class ReCAP(Scorer):
 
     def forward(self, pixels: Tensor) -> Output:
         """Score a batch of 0..1 pixels (B, 3, S, S)."""
-        return self.score_prefix(self.prefix(pixels))
+        prefix = self.prefix(pixels)
+        return self.score_prefix(prefix, self.whole(pixels, prefix))
 
-    def score_prefix(self, prefix: Tensor, whole: Whole | None = None) -> Output:
-        """Score images from their frozen prefix, which heads on one encoder may share.
-
-        So they may what these are as a whole.
-        """
-        whole = whole or self.whole(prefix)
-        output = self.score_tokens(self.adapt(prefix), self.whole_evidence(whole))
+    def score_prefix(self, prefix: Tensor, whole: Whole) -> Output:
+        """Score images from their frozen prefix and from what they are as a whole; heads on one
+        encoder may share both."""
+        output = self.score_tokens(self.adapt(prefix), whole)
         return replace(output, descriptor=whole.descriptor)
 
     @torch.no_grad()
@@ -150,21 +149,19 @@ class ReCAP(Scorer):
             return self.encoder.run(self.encoder.embed(pixels), 0, self.encoder.layers[0])
         return self.encoder.taps(pixels)
 
-    def whole(self, prefix: Tensor) -> Whole:
-        """Images as a whole; when writing back from the first tapped layer alone, as the others
-        are no longer the encoder's own."""
-        return Whole(self.encoder.patches(prefix)[:, None] if self.writes_back else prefix)
+    def whole(self, pixels: Tensor, prefix: Tensor) -> Whole:
+        """Images as a whole."""
+        return Whole(pixels, self._frozen_layers(prefix))
 
     @torch.no_grad()
     def describe(self, prefix: Tensor) -> Tensor:
         """Each image as one unit vector (B, D)."""
-        return self.whole(prefix).descriptor
+        return descriptor(self._frozen_layers(prefix))
 
-    def whole_evidence(self, whole: Whole) -> Tensor | None:
-        """Evidence of images as a whole (B,), if it has a share in their scores."""
-        if self.appearance_direction is None:
-            return None
-        return appearance_evidence(whole.appearance, self.appearance_direction)
+    def _frozen_layers(self, prefix: Tensor) -> Tensor:
+        """(B, L, R, width); when writing back the first tapped layer alone, as the others are no
+        longer the encoder's own."""
+        return self.encoder.patches(prefix)[:, None] if self.writes_back else prefix
 
     def adapt(self, prefix: Tensor) -> Tokens:
         """Scoring tokens from the frozen prefix; without adapters, the taps themselves."""
@@ -191,18 +188,22 @@ class ReCAP(Scorer):
                 hidden = self.encoder.run(hidden, block, blocks[layer + 1])
         return collected
 
-    def score_tokens(self, tokens: Tokens, whole: Tensor | None = None) -> Output:
+    def score_tokens(self, tokens: Tokens, whole: Whole) -> Output:
         """Prototypes, memory and their fusion from the scoring tokens."""
         prototype, drift = self.prototype_branch(tokens) if self.trained_head else (None, None)
         memory = self.memory_branch(tokens) if self.memory is not None else None
         fused = self.fuse(prototype, memory)
-        score = self.with_appearance(fused.score, whole)
-        return Output(score, fused.map, prototype, memory, drift, whole)
+        evidence: Tensor | None = None
+        if self.appearance_direction is not None:
+            evidence = appearance_evidence(whole.appearance, self.appearance_direction)
+        score = self.with_appearance(fused.score, evidence)
+        maps = finish_map(fused.map, whole.edges(self.settings.model.map_edge_px))
+        return Output(score, maps, prototype, memory, drift, evidence)
 
-    def with_appearance(self, score: Tensor, whole: Tensor | None) -> Tensor:
+    def with_appearance(self, score: Tensor, evidence: Tensor | None) -> Tensor:
         """The score with the share of the image as a whole, if that has any."""
         weight = self.settings.model.appearance_weight
-        return score if whole is None else fuse_branches(score, whole, weight)
+        return score if evidence is None else fuse_branches(score, evidence, weight)
 
     def fuse(self, prototype: BranchOutput | None, memory: BranchOutput | None) -> BranchOutput:
         """Prototypes and memory as one; where one is missing the other stays as it is."""
@@ -243,7 +244,7 @@ class ReCAP(Scorer):
         return soft, soft if self.single == "masks" else det
 
     def trained_outputs(self, tokens: Tokens) -> BranchOutput:
-        """What the losses see: scores and maps at α, and the map as it is before any blur."""
+        """What the losses see: scores and maps at α, without blur or the image's edges."""
         seg, det, _ = self.both_margins(tokens)
         return BranchOutput(self.trained_scores(det), self.trained_maps(seg))
 
@@ -253,7 +254,7 @@ class ReCAP(Scorer):
 
     def trained_maps(self, margins: Tensor) -> Tensor:
         """Maps from the margins of the seg branch: (L, B, R) -> (B, S, S)."""
-        return fuse_layers(probability(self.upsample(margins, blur=False)), self.theta_seg)
+        return fuse_layers(probability(self.trained_upsample(margins)), self.theta_seg)
 
     @torch.no_grad()
     def drift_bound(self) -> Tensor:
@@ -284,11 +285,12 @@ class ReCAP(Scorer):
         to_seg = torch.stack([nearest_distance(seg, rows[SEG]) for (seg, _), rows in layers])
         return self.pool_distances(torch.stack([to_seg, to_det], dim=1))
 
-    def pool_distances(self, distance: Tensor, blur: bool = True) -> BranchOutput:
-        """Image score and map from nearest distances (L, 2, B, R)."""
+    def pool_distances(self, distance: Tensor, trained: bool = False) -> BranchOutput:
+        """Image score and map from nearest distances (L, 2, B, R); or that map as losses see it."""
         evidence = normalised_distance(distance[:, SEG])
         # Interpolation is linear, so the layers may be fused before it: one map instead of L.
-        maps = self.upsample(fuse_layers(evidence, self.theta_seg), blur)
+        fused = fuse_layers(evidence, self.theta_seg)
+        maps = self.trained_upsample(fused) if trained else self.upsample(fused)
         if self.normal_distance is None:
             return BranchOutput(self.pool_patches(normalised_distance(distance[:, DET])), maps)
         beyond = standardised_distance(distance[:, DET], self.normal_distance)
@@ -305,11 +307,20 @@ class ReCAP(Scorer):
         head = self.settings.model
         return head.map_top_k if self.single == "masks" else head.top_k
 
-    def upsample(self, values: Tensor, blur: bool = True) -> Tensor:
-        """Patch values as a map: (..., R) -> (..., S, S)."""
+    def upsample(self, values: Tensor) -> Tensor:
+        """Patch values as a map: (..., R) -> (..., S, S).
+
+        Where maps follow edges, they are drawn on cells until `finish_map` does that: (..., n, n).
+        """
         encoder, head = self.encoder, self.settings.model
-        blur_px = head.map_blur_px if blur else 0.0
-        return upsample(values, encoder.input_px, encoder.patch_px, head.upsample, blur_px)
+        size_px = encoder.input_px
+        cells = cell_count(size_px) if head.map_edge_px else None
+        return upsample(values, size_px, encoder.patch_px, head.upsample, head.map_blur_px, cells)
+
+    def trained_upsample(self, values: Tensor) -> Tensor:
+        """The same as losses see it: neither blur nor edges, (..., R) -> (..., S, S)."""
+        encoder = self.encoder
+        return upsample(values, encoder.input_px, encoder.patch_px, self.settings.model.upsample)
 
     @torch.no_grad()
     def start_adapters(self, spreads: Sequence[Spread]) -> None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from recap.model.edges import Edges
 from recap.model.fusion import top_k_mean
 from recap.model.logits import probability
 from recap.model.maps import interpolation_matrix
@@ -15,12 +16,12 @@ from recap.model.recap import SEG, ReCAP, Tokens
 
 @dataclass(frozen=True)
 class Evidence:
-    """Evidence of the prototypes or of the memory, layer by layer, in 0..1."""
+    """Evidence of the prototypes or of the memory, layer by layer."""
 
     weight: float
     """Its share of the fused value: λ or 1 − λ, or 1 where it is alone."""
     scores: Tensor
-    """(L,): the mean over the highest patches of the det branch."""
+    """(L,): the mean over the highest patches of the det branch, in 0..1."""
     maps: Tensor
     """(L, S, S): the seg branch."""
 
@@ -33,12 +34,13 @@ class Neighbours:
     row: Tensor
 
 
-def prototype_evidence(model: ReCAP, tokens: Tokens) -> Evidence:
+def prototype_evidence(model: ReCAP, tokens: Tokens, edges: Edges | None) -> Evidence:
     """What the re-centred prototypes say; the tokens are those of one image."""
     seg, det, _ = model.both_margins(tokens)
     mapped, pooled = model.read_margins(seg[:, 0], det[:, 0])
     weight = 1.0 if model.memory is None else 1 - model.settings.memory.weight
-    return Evidence(weight, _pool(model, probability(pooled)), probability(model.upsample(mapped)))
+    maps = _on_pixels(probability(model.upsample(mapped)), edges)
+    return Evidence(weight, _pool(model, probability(pooled)), maps)
 
 
 def find_neighbours(model: ReCAP, tokens: Tokens) -> Neighbours:
@@ -54,7 +56,7 @@ def find_neighbours(model: ReCAP, tokens: Tokens) -> Neighbours:
     return Neighbours(distance.unflatten(0, (-1, branches)), row.unflatten(0, (-1, branches)))
 
 
-def memory_evidence(model: ReCAP, neighbours: Neighbours) -> Evidence:
+def memory_evidence(model: ReCAP, neighbours: Neighbours, edges: Edges | None) -> Evidence:
     """What the distances to normal patches say."""
     evidence = normalised_distance(neighbours.distance)
     weight = model.settings.memory.weight if model.trained_head else 1.0
@@ -62,7 +64,7 @@ def memory_evidence(model: ReCAP, neighbours: Neighbours) -> Evidence:
     if model.normal_distance is not None:
         beyond = standardised_distance(neighbours.distance[:, -1:], model.normal_distance)
         scores = top_k_mean(beyond[:, 0], model.settings.model.map_top_k)
-    return Evidence(weight, scores, model.upsample(evidence[:, SEG]))
+    return Evidence(weight, scores, _on_pixels(model.upsample(evidence[:, SEG]), edges))
 
 
 def layer_weights(theta: Tensor) -> Sequence[float]:
@@ -79,3 +81,8 @@ def patch_at(model: ReCAP, row: int, column: int) -> int:
 
 def _pool(model: ReCAP, patches: Tensor) -> Tensor:
     return top_k_mean(patches, model.pooled_share)
+
+
+def _on_pixels(maps: Tensor, edges: Edges | None) -> Tensor:
+    """Following edges is linear, so each layer's map can by itself: (L, S, S)."""
+    return maps if edges is None else edges.follow(maps)

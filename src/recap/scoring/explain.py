@@ -76,7 +76,7 @@ class Explanation:
     score_parts: tuple[Contribution, ...]
     """They add up to the score."""
     map_parts: tuple[Contribution, ...]
-    """They add up to the map's value at the place."""
+    """They add up to the map's value at the place, unless that was cut off at 0 or 1."""
     neighbours: tuple[Neighbour, ...]
     """Nearest normal patch in each layer and branch; none without a memory."""
     note: str
@@ -116,14 +116,16 @@ def explain(detector: Detector, image: Source, xy: tuple[int, int] | None = None
         pixels = detector.preprocess(picture)[None].to(model.device)
         prefix = model.prefix(pixels)
         tokens = model.adapt(prefix)
-        output = model.score_tokens(tokens, model.whole_evidence(model.whole(prefix)))
+        whole = model.whole(pixels, prefix)
+        output = model.score_tokens(tokens, whole)
+        edges = whole.edges(model.settings.model.map_edge_px)
         evidence: dict[EvidenceName, Evidence] = {}
         if model.trained_head:
-            evidence["prototype"] = prototype_evidence(model, tokens)
+            evidence["prototype"] = prototype_evidence(model, tokens, edges)
         neighbours = None
         if model.memory is not None:
             neighbours = find_neighbours(model, tokens)
-            evidence["memory"] = memory_evidence(model, neighbours)
+            evidence["memory"] = memory_evidence(model, neighbours, edges)
     map = resize.invert(output.map[0].cpu().numpy())
     x, y = _peak(map) if xy is None else _checked(xy, picture.size_hw)
     patch = _patch_under(model, resize, x, y)

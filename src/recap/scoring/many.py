@@ -37,9 +37,10 @@ class SharedPass:
         if key is None or not isinstance(model, ReCAP):
             return detector.raw_output(self.images)
         if key not in self._seen:
-            pixels = torch.stack([detector.preprocess(image) for image in self.images])
-            prefix = model.prefix(pixels.to(model.device))
-            self._seen[key] = prefix, model.whole(prefix)
+            squares = torch.stack([detector.preprocess(image) for image in self.images])
+            pixels = squares.to(model.device)
+            prefix = model.prefix(pixels)
+            self._seen[key] = prefix, model.whole(pixels, prefix)
         return model.score_prefix(*self._seen[key])
 
 

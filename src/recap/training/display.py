@@ -3,7 +3,9 @@
 import numpy as np
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
+from recap.model.edges import find_edges, finish_map
 from recap.model.memory import nearest_distance
 from recap.model.recap import ReCAP, Tokens
 from recap.model.scorer import BranchOutput
@@ -18,7 +20,7 @@ COMPARED_IMAGES = 16
 
 
 @torch.no_grad()
-def map_scale(model: ReCAP, normal: Tokens) -> tuple[float, float]:
+def map_scale(model: ReCAP, normal: Tokens, pixels: Tensor) -> tuple[float, float]:
     """(low, high) from the maps of the normal support images, each without itself in the memory.
 
     A single normal image has no others to be compared with; then high is what the branch can
@@ -28,13 +30,13 @@ def map_scale(model: ReCAP, normal: Tokens) -> tuple[float, float]:
     if images < 2:
         return (0.0, 1.0) if model.trained_head else (0.0, 0.25)
     chosen = range(0, images, -(-images // COMPARED_IMAGES))
-    maps = [_map_without_itself(model, normal, index).cpu().numpy() for index in chosen]
+    maps = [_map_without_itself(model, normal, pixels, index).cpu().numpy() for index in chosen]
     # A head that calls most normal pixels abnormal must still leave room above for a colour.
     low = min(float(np.quantile(np.stack(maps), SHOWN_FROM)), HIGHEST_LOW)
     return low, min(1.0, max(FULL_AT * low, 1e-3))
 
 
-def _map_without_itself(model: ReCAP, normal: Tokens, index: int) -> torch.Tensor:
+def _map_without_itself(model: ReCAP, normal: Tokens, pixels: Tensor, index: int) -> Tensor:
     image: Tokens = [(seg[index : index + 1], det[index : index + 1]) for seg, det in normal]
     others = [i for i in range(len(normal[0][0])) if i != index]
     distances = []
@@ -46,4 +48,6 @@ def _map_without_itself(model: ReCAP, normal: Tokens, index: int) -> torch.Tenso
     prototype: BranchOutput | None = None
     if model.trained_head:
         prototype, _ = model.prototype_branch(image)
-    return model.fuse(prototype, memory).map[0]
+    own = pixels[index : index + 1].to(model.device)
+    edges = find_edges(own, model.settings.model.map_edge_px)
+    return finish_map(model.fuse(prototype, memory).map, edges)[0]

@@ -4,11 +4,10 @@ The memory forgets the image; the prototypes cannot, as they were trained on it.
 estimate, marked as one, that `recap calibrate` with other images replaces.
 """
 
-from dataclasses import replace
-
 import torch
 from torch import Tensor
 
+from recap.model.edges import find_edges, finish_map
 from recap.model.recap import ReCAP, Tokens
 from recap.model.scorer import BranchOutput
 from recap.scoring.calibration import calibrate_scores
@@ -24,6 +23,7 @@ with all others."""
 def with_estimate(
     detector: Detector,
     normal: Tokens,
+    pixels: Tensor,
     remembered: Tokens,
     descriptors: Tensor,
     whole: Tensor | None = None,
@@ -32,6 +32,7 @@ def with_estimate(
 
     Args:
         normal: tokens of the normal support images.
+        pixels: (n, 3, S, S) of the same images.
         remembered: tokens that the memory was made of: those images or, one after the other, all
             copies of each.
         descriptors: (n, D) of all support images.
@@ -39,7 +40,7 @@ def with_estimate(
     """
     model = detector.model
     assert isinstance(model, ReCAP)
-    outputs = left_out(model, normal, remembered, whole)
+    outputs = left_out(model, normal, pixels, remembered, whole)
     if not outputs:
         return detector
     domain, known = domain_range(list(descriptors.cpu().numpy()))
@@ -55,7 +56,11 @@ def with_estimate(
 
 @torch.no_grad()
 def left_out(
-    model: ReCAP, normal: Tokens, remembered: Tokens, whole: Tensor | None = None
+    model: ReCAP,
+    normal: Tokens,
+    pixels: Tensor,
+    remembered: Tokens,
+    whole: Tensor | None = None,
 ) -> list[BranchOutput]:
     """What the model says of normal support images, each without its own rows in the memory."""
     images = len(normal[0][0])
@@ -69,6 +74,8 @@ def left_out(
             return []
         prototype = model.prototype_branch(image)[0] if model.trained_head else None
         fused = model.fuse(prototype, model.pool_distances(distances))
-        own = None if whole is None else whole[index : index + 1]
-        outputs.append(replace(fused, score=model.with_appearance(fused.score, own)))
+        own = slice(index, index + 1)
+        score = model.with_appearance(fused.score, None if whole is None else whole[own])
+        edges = find_edges(pixels[own].to(model.device), model.settings.model.map_edge_px)
+        outputs.append(BranchOutput(score, finish_map(fused.map, edges)))
     return outputs

@@ -50,14 +50,15 @@ def fit_few_shot(
     taught_by: Teacher = "masks" if any(supervised_maps(support)) else "labels"
     model = new_model(settings, bool(abnormal.any()), encoder, taught_by)
     model = model.to(choose_device(device))
+    normals = [item for item in support if not item.abnormal]
+    pixels, _ = stack_support(normals, model.encoder.input_px)
     records = [{**item.record, "size_hw": list(item.image.size_hw)} for item in support]
     if not abnormal.any():
-        pixels, _ = stack_support(support, model.encoder.input_px)
         tokens, descriptors = _frozen_tokens(model, pixels, progress)
         model.remember(tokens)
-        scale = map_scale(model, tokens)
+        scale = map_scale(model, tokens, pixels)
         detector = assemble(model, "normal-only", settings, records, {}, scale)
-        return with_estimate(detector, tokens, tokens, descriptors)
+        return with_estimate(detector, tokens, pixels, tokens, descriptors)
     checkpoint = None
     if work_dir is not None:
         checkpoint = Checkpoint(work_dir, fingerprint("few-shot", settings, model.encoder, records))
@@ -67,10 +68,10 @@ def fit_few_shot(
     whole = None
     if model.single == "labels":
         whole = _learn_labels(model, data, abnormal, settings, tokens, remembered)
-    scale = map_scale(model, tokens)
+    scale = map_scale(model, tokens, pixels)
     detector = assemble(model, "few-shot", settings, records, losses, scale)
     descriptors = _of_originals(model.describe, model, data, len(support))
-    return with_estimate(detector, tokens, remembered, descriptors, whole)
+    return with_estimate(detector, tokens, pixels, remembered, descriptors, whole)
 
 
 def _training_set(

@@ -131,7 +131,7 @@ class Objective(nn.Module):
             )
             for query, rows in zip(tokens, remembered, strict=True)
         ]
-        return self.model.pool_distances(torch.stack(distances), blur=False)
+        return self.model.pool_distances(torch.stack(distances), trained=True)
 
 
 def distance_to_others(tokens: Tensor, remembered: Tensor, origin: Tensor) -> Tensor:
