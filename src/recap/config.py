@@ -75,6 +75,9 @@ class ModelSettings(Section):
     stretched so that the outer patches touch the border (`align_corners=True`, as MVFA does)."""
     prototype_init: Literal["random", "source_means"] = "random"
     """Zero-shot only; few-shot prototypes start at the support means."""
+    zero_shot_score: Literal["prototypes", "class_tokens"] = "prototypes"
+    """What image scores of zero-shot detectors rest on: their prototypes; or which way class tokens
+    of abnormal images differ in the source domains. Maps are the prototypes' either way."""
     layer_fusion: Literal["learned", "uniform"] = "learned"
     """Weights of the layers in scores and maps: trained, or all alike."""
     map_logit_scale: Annotated[float, Field(gt=0)] | None = None
@@ -175,6 +178,7 @@ PRESETS: dict[str, dict[str, Any]] = {
             "map_logit_scale": 10.0,
             "map_blur_px": 6.0,
             "map_edge_px": 10.0,
+            "zero_shot_score": "class_tokens",
             "appearance_weight": 1 / 3,
         },
         "memory": {"score": "standardised", "coreset": 256},

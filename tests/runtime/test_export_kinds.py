@@ -42,7 +42,8 @@ def test_every_kind_is_exported(
     for package in EXTRAS:
         pytest.importorskip(package, reason="the extras onnx and openvino are not installed")
     if kind == "zero-shot, tokens":
-        settings = small_settings(model={"conditioning": "tokens"})
+        model = {"conditioning": "tokens", "zero_shot_score": "class_tokens"}
+        settings = small_settings(model=model)
         detector = fit_zero_shot(phantoms[:1], settings)
     elif kind in ("masks", "labels"):
         detector = fit_on(phantoms[0], small_settings("recap"), masks=kind == "masks")

@@ -76,7 +76,7 @@ def test_the_estimate_leaves_each_image_out_as_a_whole_too(arrays, tiny_settings
     labels = torch.tensor([False] * 3 + [True] * 2)
     with torch.no_grad():
         pixels = [detector.preprocess(recap.Image(a, "a"))[None] for a in images]
-        vectors = torch.cat([appearance(model.prefix(p)) for p in pixels])
+        vectors = torch.cat([appearance(model.frozen_patches(model.prefix(p))) for p in pixels])
     expected = []
     for index in range(3):
         others = [i for i in range(5) if i != index]

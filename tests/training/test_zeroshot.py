@@ -10,6 +10,8 @@ from recap.config import ReadingSettings
 from recap.data import write_phantoms
 from recap.data.benchmark import find_domains
 from recap.errors import InputError
+from recap.model.class_tokens import class_vectors, solve_sources
+from recap.scoring.explain import explain
 from recap.training import zeroshot
 from recap.training.zeroshot import fit_zero_shot, leave_one_out
 
@@ -186,3 +188,35 @@ def test_a_mask_of_another_size_is_an_error(tmp_path, tiny_settings):
     PillowImage.new("L", (70, 35)).save(mask)
     with pytest.raises(InputError, match=f"{mask.name}.*70×35.*70×70"):
         fit_zero_shot([domain], tiny_settings())
+
+
+def test_class_tokens_score_and_prototypes_draw(phantoms, tiny_settings, tmp_path):
+    fits = [
+        fit_zero_shot(
+            phantoms[:2], tiny_settings(seed=s, model={"zero_shot_score": "class_tokens"})
+        )
+        for s in (1, 2)
+    ]
+    samples = [sample for domain in phantoms[:2] for sample in domain.pool()]
+    model = fits[0].model
+    with torch.no_grad():
+        pixels = torch.stack([zeroshot.square_pixels(s, 70, ReadingSettings()) for s in samples])
+        vectors = class_vectors(model.encoder.class_tokens(model.prefix(pixels)))
+    solved = solve_sources(
+        vectors,
+        torch.tensor([s.abnormal for s in samples]),
+        torch.tensor([s.domain == samples[0].domain for s in samples]),
+    )
+    assert torch.allclose(model.class_direction, solved, rtol=1e-3)
+    image = phantoms[2].test()[0].path
+    one, other = (detector.score(image) for detector in fits)
+    assert one.score == other.score  # a closed form knows no seed
+    assert not np.array_equal(one.map, other.map)
+    assert "class tokens" in fits[0].card.statement
+    fits[0].save(tmp_path / "zero.recap")
+    loaded = recap.load(tmp_path / "zero.recap")
+    assert loaded.score(image).score == one.score
+    found = explain(loaded, image)
+    parts = [(part.source, part.weight) for part in found.score_parts if part.weight]
+    assert parts == [("appearance", 1.0)]
+    assert sum(part.amount for part in found.score_parts) == pytest.approx(one.score)

@@ -36,6 +36,8 @@ def _recap(encoder: Encoder, settings: Settings, shots: int) -> nn.Module:
         model.normal_distance = torch.ones(2, len(encoder.layers))
     if model.single and settings.model.appearance_weight:
         model.appearance_direction = torch.zeros(2 * len(encoder.layers) * encoder.width + 1)
+    if not shots and settings.model.zero_shot_score == "class_tokens":
+        model.class_direction = torch.zeros(len(encoder.layers) * encoder.width + 1)
     return model
 
 

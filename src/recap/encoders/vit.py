@@ -150,8 +150,14 @@ class Encoder(nn.Module):
         return tokens
 
     def patches(self, tokens: Tensor) -> Tensor:
-        """Drop class and register tokens: (B, T, width) -> (B, R, width)."""
-        return tokens[:, self.prefix_tokens :]
+        """Drop class and register tokens: (..., T, width) -> (..., R, width)."""
+        return tokens[..., self.prefix_tokens :, :]
+
+    def class_tokens(self, tokens: Tensor) -> Tensor:
+        """What stands for the whole image, normalised as after the last block: (..., T, width) ->
+        (..., width). The mean patch where the encoder has no class token."""
+        normed = self.final_norm(tokens[..., :1, :] if self.prefix_tokens else tokens)
+        return normed.mean(dim=-2)
 
     @property
     def final_norm(self) -> nn.Module:

@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from recap.model.class_tokens import class_vectors
 from recap.model.edges import Edges, find_edges
 
 PENALTY = 0.1
@@ -20,23 +21,30 @@ STEEPNESS = 2.0
 
 
 class Whole:
-    """Images as a whole, from their pixels (B, 3, S, S) and tapped layers (B, L, R, width): the
-    same for all heads on them."""
+    """Images as a whole, from their pixels (B, 3, S, S), patches (B, L, R, width) and class tokens
+    (B, L, width): the same for all heads on them."""
 
-    def __init__(self, pixels: Tensor, layers: Tensor) -> None:
+    def __init__(self, pixels: Tensor, patches: Tensor, classes: Tensor | None) -> None:
         self._pixels = pixels
-        self._layers = layers
+        self._patches = patches
+        self._classes = classes
         self._edges: dict[float, Edges | None] = {}
 
     @cached_property
     def descriptor(self) -> Tensor:
         """(B, L · width)"""
-        return descriptor(self._layers)
+        return descriptor(self._patches)
 
     @cached_property
     def appearance(self) -> Tensor:
         """(B, 2 · L · width)"""
-        return appearance(self._layers)
+        return appearance(self._patches)
+
+    @cached_property
+    def class_vectors(self) -> Tensor:
+        """(B, L · width)"""
+        assert self._classes is not None  # side adapters alone have them
+        return class_vectors(self._classes)
 
     def edges(self, reach_px: float) -> Edges | None:
         """What maps follow within that reach, if any."""

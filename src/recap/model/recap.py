@@ -61,6 +61,8 @@ class ReCAP(Scorer):
     """(2, L): mean and deviation of normal patches' distances to other normal images."""
     appearance_direction: Tensor | None
     """(D + 1,): which way whole images differ; see `recap.model.appearance`."""
+    class_direction: Tensor | None
+    """(D + 1,): which way class tokens differ in other domains; see `recap.model.class_tokens`."""
 
     def __init__(
         self,
@@ -86,6 +88,12 @@ class ReCAP(Scorer):
                 "not known before the first ones are. Set model.write_back = false, or "
                 'model.adapter_start = "random".'
             )
+        if head.zero_shot_score == "class_tokens" and head.write_back:
+            raise SettingsError(
+                'model.zero_shot_score = "class_tokens" needs side adapters: tokens that adapters '
+                "write into are no longer the encoder's own. Set model.write_back = false, or "
+                'model.zero_shot_score = "prototypes".'
+            )
         self.channels = head.bottleneck or min(768, encoder.width)
         # One adapter and one pair per layer and branch: seg and det of layer 1, of layer 2, …
         self.adapters, self.prototypes = nn.ModuleList(), nn.ModuleList()
@@ -105,6 +113,7 @@ class ReCAP(Scorer):
         self.register_buffer("memory_origin", None)
         self.register_buffer("normal_distance", None)
         self.register_buffer("appearance_direction", None)
+        self.register_buffer("class_direction", None)
 
     @property
     def writes_back(self) -> bool:
@@ -142,32 +151,38 @@ class ReCAP(Scorer):
     def prefix(self, pixels: Tensor) -> Tensor:
         """All work that no trained parameter touches; computed once per image while fitting.
 
-        Side adapters: the tapped patch tokens (B, L, R, width). Write-back: all tokens at the
+        Side adapters: all tokens of the tapped layers (B, L, T, width). Write-back: those at the
         first tapped layer (B, T, width).
         """
         if self.writes_back:
             return self.encoder.run(self.encoder.embed(pixels), 0, self.encoder.layers[0])
-        return self.encoder.taps(pixels)
+        return self.encoder.hidden(pixels, self.encoder.layers)
+
+    def taps(self, prefix: Tensor) -> list[Tensor]:
+        """Patches of each tapped layer that side adapters see: (B, R, width) each."""
+        return [self.encoder.patches(layer).contiguous() for layer in prefix.unbind(dim=1)]
 
     def whole(self, pixels: Tensor, prefix: Tensor) -> Whole:
         """Images as a whole."""
-        return Whole(pixels, self._frozen_layers(prefix))
+        classes = None if self.writes_back else self.encoder.class_tokens(prefix)
+        return Whole(pixels, self.frozen_patches(prefix), classes)
 
     @torch.no_grad()
     def describe(self, prefix: Tensor) -> Tensor:
         """Each image as one unit vector (B, D)."""
-        return descriptor(self._frozen_layers(prefix))
+        return descriptor(self.frozen_patches(prefix))
 
-    def _frozen_layers(self, prefix: Tensor) -> Tensor:
+    def frozen_patches(self, prefix: Tensor) -> Tensor:
         """(B, L, R, width); when writing back the first tapped layer alone, as the others are no
         longer the encoder's own."""
-        return self.encoder.patches(prefix)[:, None] if self.writes_back else prefix
+        patches = self.encoder.patches(prefix)
+        return patches[:, None] if self.writes_back else patches
 
     def adapt(self, prefix: Tensor) -> Tokens:
         """Scoring tokens from the frozen prefix; without adapters, the taps themselves."""
         if self.writes_back:
             return self._adapt_writing_back(prefix)
-        taps = [tap.contiguous() for tap in prefix.unbind(dim=1)]
+        taps = self.taps(prefix)
         if self.trained_head and not self.single:
             return [
                 (self.adapter(layer, SEG)(tap), self.adapter(layer, DET)(tap))
@@ -193,17 +208,27 @@ class ReCAP(Scorer):
         prototype, drift = self.prototype_branch(tokens) if self.trained_head else (None, None)
         memory = self.memory_branch(tokens) if self.memory is not None else None
         fused = self.fuse(prototype, memory)
-        evidence: Tensor | None = None
-        if self.appearance_direction is not None:
-            evidence = appearance_evidence(whole.appearance, self.appearance_direction)
+        evidence = self.whole_evidence(whole)
         score = self.with_appearance(fused.score, evidence)
         maps = finish_map(fused.map, whole.edges(self.settings.model.map_edge_px))
         return Output(score, maps, prototype, memory, drift, evidence)
 
+    def whole_evidence(self, whole: Whole) -> Tensor | None:
+        """Evidence of images as a whole (B,), if it has a share in their scores."""
+        if self.class_direction is not None:
+            return appearance_evidence(whole.class_vectors, self.class_direction)
+        if self.appearance_direction is not None:
+            return appearance_evidence(whole.appearance, self.appearance_direction)
+        return None
+
     def with_appearance(self, score: Tensor, evidence: Tensor | None) -> Tensor:
         """The score with the share of the image as a whole, if that has any."""
-        weight = self.settings.model.appearance_weight
-        return score if evidence is None else fuse_branches(score, evidence, weight)
+        return score if evidence is None else fuse_branches(score, evidence, self.whole_weight)
+
+    @property
+    def whole_weight(self) -> float:
+        """The share of the image as a whole in a score: all of it where class tokens give it."""
+        return 1.0 if self.class_direction is not None else self.settings.model.appearance_weight
 
     def fuse(self, prototype: BranchOutput | None, memory: BranchOutput | None) -> BranchOutput:
         """Prototypes and memory as one; where one is missing the other stays as it is."""

@@ -148,7 +148,7 @@ def _score_parts(
     model: ReCAP, found: dict[EvidenceName, Evidence], whole: Tensor | None
 ) -> Iterator[Contribution]:
     weights = layer_weights(model.theta_det)
-    share = 0.0 if whole is None else model.settings.model.appearance_weight
+    share = 0.0 if whole is None else model.whole_weight
     for source, evidence in found.items():
         weight = (1 - share) * evidence.weight
         yield from _parts(model, source, weight, weights, evidence.scores.tolist())

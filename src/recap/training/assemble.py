@@ -33,6 +33,11 @@ ZERO_SHOT_LABELS = (
     "memory."
 )
 
+CLASS_TOKENS = (
+    "The image score is not theirs: it says whether the image's class tokens lie where those of "
+    "normal or of abnormal images of the other domains do."
+)
+
 
 def assemble(
     model: Scorer,
@@ -48,7 +53,7 @@ def assemble(
     single = model.single if isinstance(model, ReCAP) else None
     card = Card(
         mode=mode,
-        statement=statement or _statement(mode, single),
+        statement=statement or _statement(mode, model),
         encoder=EncoderRecord(name=encoder.name, sha256=encoder.checksum),
         preprocessing={
             "input_px": encoder.input_px,
@@ -67,10 +72,14 @@ def assemble(
     return Detector(model, card)
 
 
-def _statement(mode: Mode, single: Teacher | None) -> str:
-    if single is None:
-        return STATEMENTS[mode]
-    return ZERO_SHOT_LABELS if mode == "zero-shot" else SINGLE_BRANCH[single]
+def _statement(mode: Mode, model: Scorer) -> str:
+    single = model.single if isinstance(model, ReCAP) else None
+    if mode != "zero-shot":
+        return STATEMENTS[mode] if single is None else SINGLE_BRANCH[single]
+    said = STATEMENTS[mode] if single is None else ZERO_SHOT_LABELS
+    if isinstance(model, ReCAP) and model.class_direction is not None:
+        said = f"{said} {CLASS_TOKENS}"
+    return said
 
 
 def fingerprint(

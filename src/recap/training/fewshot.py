@@ -131,7 +131,7 @@ def _spreads(model: ReCAP, data: TrainingSet) -> list[Spread]:
     """How the tokens of each layer differ, over all copies of all images."""
     spreads = [Spread(model.encoder.width) for _ in model.encoder.layers]
     for index in range(len(data.origin)):
-        for spread, tokens in zip(spreads, data.store[[index]].unbind(dim=1), strict=True):
+        for spread, tokens in zip(spreads, model.taps(data.store[[index]]), strict=True):
             spread.add(tokens)
     return spreads
 
@@ -170,7 +170,9 @@ def _learn_labels(
         model.normal_distance = normal_distance(model, normal, remembered)
     if settings.model.appearance_weight == 0:
         return None
-    vectors = _of_originals(appearance, model, data, len(abnormal))
+    vectors = _of_originals(
+        lambda prefix: appearance(model.frozen_patches(prefix)), model, data, len(abnormal)
+    )
     model.appearance_direction = solve_appearance(vectors, abnormal)
     return left_out_appearance(vectors, abnormal)
 

@@ -97,7 +97,7 @@ class Objective(nn.Module):
         return self._margins(batch.prefix if chosen.all() else batch.prefix[chosen], branch)
 
     def _margins(self, prefix: Tensor, branch: int) -> Tensor:
-        model, taps = self.model, [tap.contiguous() for tap in prefix.unbind(dim=1)]
+        model, taps = self.model, self.model.taps(prefix)
         if self.settings.training.context_gradient:
             tokens = [model.adapter(layer, branch)(tap) for layer, tap in enumerate(taps)]
             return model.prototype_margins(tokens, branch)[0]

@@ -15,6 +15,7 @@ from recap.errors import InputError
 from recap.io import read_image
 from recap.io.resize import SquareResize
 from recap.model.build import new_model
+from recap.model.class_tokens import class_vectors, solve_sources
 from recap.model.recap import ReCAP, Teacher, Tokens, concatenate
 from recap.scoring.detector import Detector
 from recap.training import display
@@ -61,6 +62,8 @@ def fit_zero_shot(
     rate = settings.training.learning_rate or LEARNING_RATE
     objective = Objective(model, settings)
     losses = train(objective, data, settings, rate, progress, checkpoint)
+    if settings.model.zero_shot_score == "class_tokens":
+        model.class_direction = _class_direction(model, data)
     return assemble(model, "zero-shot", settings, records, losses, display.ZERO_SHOT)
 
 
@@ -127,6 +130,16 @@ def square_target(sample: Sample, size_px: int, reading: ReadingSettings) -> Ten
     mask = read_mask_of(read_image(sample.path, reading), sample.mask)
     square = SquareResize((mask.shape[0], mask.shape[1]), size_px).apply_mask(mask)
     return torch.from_numpy(np.ascontiguousarray(square))
+
+
+@torch.no_grad()
+def _class_direction(model: ReCAP, data: TrainingSet) -> Tensor:
+    """Which way class tokens of the source domains differ, all domains alike."""
+    found = [
+        class_vectors(model.encoder.class_tokens(data.store[[index]].to(model.device)))
+        for index in range(len(data.store))
+    ]
+    return solve_sources(torch.cat(found), data.abnormal, data.domain)
 
 
 @torch.no_grad()
