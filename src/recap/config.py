@@ -62,9 +62,9 @@ class ModelSettings(Section):
     """Adapters write into the encoder (the paper's reading); otherwise they sit at its side."""
     bottleneck: Annotated[int, Field(ge=1)] | None = None
     """Token width C; none means min(768, encoder width)."""
-    adapter_start: Literal["random", "principal"] = "random"
+    adapter_start: Literal["random", "principal", "by_teacher"] = "random"
     """Few-shot, side adapters: where they start; `principal` is at the directions in which the
-    support's tokens differ most."""
+    support's tokens differ most, `by_teacher` does that where masks teach a single branch."""
     conditioning: Conditioning = "gated"
     eta: Annotated[float, Field(gt=0)] = 0.05
     logit_scale: Annotated[float, Field(gt=0)] = 100.0
@@ -175,6 +175,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "model": {
             "branches": "taught",
             "bottleneck": 128,
+            "adapter_start": "by_teacher",
             "map_logit_scale": 10.0,
             "map_blur_px": 6.0,
             "map_edge_px": 10.0,

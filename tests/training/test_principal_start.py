@@ -35,6 +35,16 @@ def test_the_start_comes_from_the_support_whatever_the_seed(
     assert torch.equal(one[half:], -one[:half])
 
 
+@pytest.mark.parametrize("masks", [True, False])
+def test_where_masks_teach_and_nowhere_else(masks, arrays, tiny_settings, started):
+    given = arrays | ({} if masks else {"masks": None})
+    for seed in (0, 1):
+        head = {"adapter_start": "by_teacher", "branches": "taught"}
+        settings = tiny_settings(seed=seed, model=head, training={"epochs": 1})
+        assert (recap.fit(**given, settings=settings).card.taught_by == "masks") == masks
+    assert torch.equal(*started) == masks
+
+
 def test_by_default_it_depends_on_the_seed(arrays, tiny_settings, started):
     for seed in (0, 1):
         recap.fit(**arrays, settings=tiny_settings(seed=seed, training={"epochs": 1}))

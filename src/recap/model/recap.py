@@ -82,7 +82,7 @@ class ReCAP(Scorer):
                 'model.branches = "taught" needs side adapters: both branches write back. '
                 'Set model.write_back = false, or model.branches = "both".'
             )
-        if head.adapter_start == "principal" and head.write_back:
+        if self.starts_principal and head.write_back:
             raise SettingsError(
                 'model.adapter_start = "principal" needs side adapters: what later layers see is '
                 "not known before the first ones are. Set model.write_back = false, or "
@@ -114,6 +114,12 @@ class ReCAP(Scorer):
         self.register_buffer("normal_distance", None)
         self.register_buffer("appearance_direction", None)
         self.register_buffer("class_direction", None)
+
+    @property
+    def starts_principal(self) -> bool:
+        """Whether adapters start at the principal directions of the support's tokens."""
+        start = self.settings.model.adapter_start
+        return start == "principal" or (start == "by_teacher" and self.single == "masks")
 
     @property
     def writes_back(self) -> bool:

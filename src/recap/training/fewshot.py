@@ -113,7 +113,7 @@ def _train(
     copies = len(data.origin) // len(abnormal)
     normals = (copies * (~abnormal).nonzero().flatten()).tolist()
     abnormals = (copies * abnormal.nonzero().flatten()).tolist()
-    if settings.model.adapter_start == "principal":
+    if model.starts_principal:
         model.start_adapters(_spreads(model, data))
     model.start_prototypes(_adapt(model, data, normals), _adapt(model, data, abnormals))
     objective = Objective(model, settings, _leave_one_out(model, data, normals, settings))
