@@ -38,11 +38,12 @@ class Edges:
 
         They may leave the range of what they were drawn from by a little.
         """
-        mean = self._windowed(maps)
-        slope = (self._windowed(self.cells * maps) - self._mean * mean) / (self._variance + PENALTY)
+        mean, product = self._windowed(torch.stack([maps, self.cells * maps]))
+        slope = (product - self._mean * mean) / (self._variance + PENALTY)
         offset = mean - slope * self._mean
         # Averaging over windows and interpolating are one matrix.
-        return _both_ways(self._raised, slope) * self.grey + _both_ways(self._raised, offset)
+        slope, offset = _both_ways(self._raised, torch.stack([slope, offset]))
+        return torch.addcmul(offset, slope, self.grey)
 
     def _windowed(self, values: Tensor) -> Tensor:
         return _both_ways(self._window, values)
@@ -80,4 +81,4 @@ def _matrices(size_px: int, reach_px: float) -> tuple[Tensor, Tensor, Tensor]:
     window = window / window.sum(dim=1, keepdim=True)
     place = ((pixel + 0.5) / width - 0.5).clamp(0, count - 1)
     between = (1 - (place[:, None] - cell).abs()).clamp_min(0)
-    return cell_means(size_px, count), window, between @ window
+    return cell_means(size_px, count).float(), window.float(), (between @ window).float()
