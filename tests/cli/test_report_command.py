@@ -191,9 +191,11 @@ def test_several_detectors_see_an_image_once(
 ):
     from recap.encoders.vit import Encoder
 
-    encoded, original = [], Encoder.compute_taps
+    encoded, original = [], Encoder.compute_hidden
     monkeypatch.setattr(
-        Encoder, "compute_taps", lambda self, x: encoded.append(len(x)) or original(self, x)
+        Encoder,
+        "compute_hidden",
+        lambda self, x, layers: encoded.append(len(x)) or original(self, x, layers),
     )
     out = tmp_path / "out"
     result = command("score", bundle, second, images, "--out", out)
