@@ -2,12 +2,12 @@
 
 A patch is fourteen pixels wide, and so is the rim of whatever a map marks. In a small window the
 map is taken for a linear function of the image's grey values I, q = a · I + b, with a and b of
-least squares and a penalty on a; what all windows around a pixel say about it is averaged. Where
+least squares and a penalty on a; what all windows around a place say about it is averaged. Where
 map and image rise together the map takes the image's edge; where the image is flat it is smoothed.
 
-a and b vary slowly, so they are found on cells of CELL_PX pixels and interpolated: I alone has its
-full resolution. That costs a hundredth of the filter on pixels, and maps are as good. Everything is
-linear in the map, so that the parts of a sum may be filtered one by one.
+Everything is done on cells of CELL_PX pixels, between which the map is interpolated: noise of
+single pixels would else be in the map, and tear what it marks into many small regions. It is linear
+in the map, so that the parts of a sum may be filtered one by one.
 """
 
 from functools import lru_cache
@@ -26,12 +26,11 @@ class Edges:
     """What the maps of some images (B, 3, S, S) follow; the same for all heads."""
 
     def __init__(self, pixels: Tensor, reach_px: float) -> None:
-        self.grey = pixels.mean(dim=1)
-        area, window, raised = _matrices(pixels.shape[-1], reach_px)
-        self._window, self._raised = window.to(self.grey), raised.to(self.grey)
-        self.cells = _both_ways(area.to(self.grey), self.grey)
-        self._mean = self._windowed(self.cells)
-        self._variance = self._windowed(self.cells.square()) - self._mean.square()
+        area, window, between = _matrices(pixels.shape[-1], reach_px)
+        self._window, self._between = window.to(pixels), between.to(pixels)
+        self.cells = _both_ways(area.to(pixels), pixels.mean(dim=1))
+        self._mean, square = self._windowed(torch.stack([self.cells, self.cells.square()]))
+        self._variance = square - self._mean.square()
 
     def follow(self, maps: Tensor) -> Tensor:
         """Maps drawn on cells -> maps on pixels: (B, n, n) -> (B, S, S); of one image, any number.
@@ -40,10 +39,8 @@ class Edges:
         """
         mean, product = self._windowed(torch.stack([maps, self.cells * maps]))
         slope = (product - self._mean * mean) / (self._variance + PENALTY)
-        offset = mean - slope * self._mean
-        # Averaging over windows and interpolating are one matrix.
-        slope, offset = _both_ways(self._raised, torch.stack([slope, offset]))
-        return torch.addcmul(offset, slope, self.grey)
+        slope, offset = self._windowed(torch.stack([slope, mean - slope * self._mean]))
+        return _both_ways(self._between, slope * self.cells + offset)
 
     def _windowed(self, values: Tensor) -> Tensor:
         return _both_ways(self._window, values)
@@ -71,8 +68,8 @@ def _both_ways(matrix: Tensor, values: Tensor) -> Tensor:
 @lru_cache(maxsize=8)
 @torch.inference_mode(False)  # a cached inference tensor could not serve training later
 def _matrices(size_px: int, reach_px: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Along one side: mean over cells (n, S), mean over windows (n, n), and that mean at pixels
-    (S, n). Windows end at the border; a cell that one holds in part counts in part."""
+    """Along one side: mean over cells (n, S), mean over windows (n, n), and between cells (S, n).
+    Windows end at the border; a cell that one holds in part counts in part."""
     count = cell_count(size_px)
     width = size_px / count
     pixel = torch.arange(size_px, dtype=torch.float64)
@@ -81,4 +78,4 @@ def _matrices(size_px: int, reach_px: float) -> tuple[Tensor, Tensor, Tensor]:
     window = window / window.sum(dim=1, keepdim=True)
     place = ((pixel + 0.5) / width - 0.5).clamp(0, count - 1)
     between = (1 - (place[:, None] - cell).abs()).clamp_min(0)
-    return cell_means(size_px, count).float(), window.float(), (between @ window).float()
+    return cell_means(size_px, count).float(), window.float(), between.float()
