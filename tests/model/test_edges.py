@@ -19,13 +19,15 @@ def cell_overlap(cell: int, start: float, end: float) -> float:
 
 
 def slow_window(values: np.ndarray, row: int, column: int, reach: float) -> float:
-    """Mean over a square window around a cell's centre, cells that it holds in part in part."""
+    """Mean over a square window around a cell's centre, cells that it holds in part in part; beyond
+    the border there are copies of the outer cells."""
     total = weights = 0.0
-    for i, line in enumerate(values):
+    last, far = len(values) - 1, int(reach) + 1
+    for i in range(row - far, row + far + 1):
         down = cell_overlap(i, row + 0.5 - reach, row + 0.5 + reach)
-        for j, value in enumerate(line):
+        for j in range(column - far, column + far + 1):
             weight = down * cell_overlap(j, column + 0.5 - reach, column + 0.5 + reach)
-            total += weight * value
+            total += weight * values[min(max(i, 0), last), min(max(j, 0), last)]
             weights += weight
     return total / weights
 

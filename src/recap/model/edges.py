@@ -69,13 +69,17 @@ def _both_ways(matrix: Tensor, values: Tensor) -> Tensor:
 @torch.inference_mode(False)  # a cached inference tensor could not serve training later
 def _matrices(size_px: int, reach_px: float) -> tuple[Tensor, Tensor, Tensor]:
     """Along one side: mean over cells (n, S), mean over windows (n, n), and between cells (S, n).
-    Windows end at the border; a cell that one holds in part counts in part."""
+    A cell that a window holds in part counts in part; beyond the border image and map go on as they
+    are there, or the peak of a lesion near it would move outwards."""
     count = cell_count(size_px)
     width = size_px / count
     pixel = torch.arange(size_px, dtype=torch.float64)
     cell = torch.arange(count, dtype=torch.float64)
-    window = (reach_px / width + 0.5 - (cell[:, None] - cell).abs()).clamp(0, 1)
-    window = window / window.sum(dim=1, keepdim=True)
+    outside = torch.arange(-int(reach_px / width) - 1, count + int(reach_px / width) + 1)
+    held = (reach_px / width + 0.5 - (outside - cell[:, None]).abs()).clamp(0, 1)
+    held /= held.sum(dim=1, keepdim=True)
+    window = torch.zeros(count, count, dtype=torch.float64)
+    window.index_add_(1, outside.clamp(0, count - 1), held)
     place = ((pixel + 0.5) / width - 0.5).clamp(0, count - 1)
     between = (1 - (place[:, None] - cell).abs()).clamp_min(0)
     return cell_means(size_px, count).float(), window.float(), between.float()
