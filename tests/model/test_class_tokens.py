@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from recap.encoders.vit import Encoder
-from recap.errors import SettingsError
 from recap.model.appearance import appearance_evidence
 from recap.model.class_tokens import FLOOR, class_vectors, solve_sources
 from recap.model.recap import ReCAP
@@ -147,8 +146,3 @@ def test_class_tokens_give_the_whole_score(make_model: MakeModel, pixels: Tensor
     assert torch.equal(output.appearance, output.score)
     assert output.prototype is not None
     assert not torch.equal(output.prototype.score, output.score)
-
-
-def test_writing_back_has_no_frozen_class_tokens(make_model: MakeModel) -> None:
-    with pytest.raises(SettingsError, match="needs side adapters"):
-        make_model("paper", model={"zero_shot_score": "class_tokens"})

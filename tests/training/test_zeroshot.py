@@ -9,7 +9,7 @@ import recap
 from recap.config import ReadingSettings
 from recap.data import write_phantoms
 from recap.data.benchmark import find_domains
-from recap.errors import InputError
+from recap.errors import InputError, SettingsError
 from recap.model.class_tokens import class_vectors, solve_sources
 from recap.scoring.explain import explain
 from recap.training import zeroshot
@@ -220,3 +220,9 @@ def test_class_tokens_score_and_prototypes_draw(phantoms, tiny_settings, tmp_pat
     parts = [(part.source, part.weight) for part in found.score_parts if part.weight]
     assert parts == [("appearance", 1.0)]
     assert sum(part.amount for part in found.score_parts) == pytest.approx(one.score)
+
+
+def test_writing_back_has_no_frozen_class_tokens(phantoms, tiny_settings):
+    head = {"zero_shot_score": "class_tokens", "write_back": True}
+    with pytest.raises(SettingsError, match="needs side adapters"):
+        fit_zero_shot(phantoms[:2], tiny_settings(model=head))

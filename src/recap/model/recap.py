@@ -88,12 +88,6 @@ class ReCAP(Scorer):
                 "not known before the first ones are. Set model.write_back = false, or "
                 'model.adapter_start = "random".'
             )
-        if head.zero_shot_score == "class_tokens" and head.write_back:
-            raise SettingsError(
-                'model.zero_shot_score = "class_tokens" needs side adapters: tokens that adapters '
-                "write into are no longer the encoder's own. Set model.write_back = false, or "
-                'model.zero_shot_score = "prototypes".'
-            )
         self.channels = head.bottleneck or min(768, encoder.width)
         # One adapter and one pair per layer and branch: seg and det of layer 1, of layer 2, …
         self.adapters, self.prototypes = nn.ModuleList(), nn.ModuleList()

@@ -11,7 +11,7 @@ from recap.config import ReadingSettings, Settings
 from recap.data.benchmark import Domain
 from recap.data.supports import support_hashes
 from recap.encoders.vit import Encoder
-from recap.errors import InputError
+from recap.errors import InputError, SettingsError
 from recap.io import read_image
 from recap.io.resize import SquareResize
 from recap.model.build import new_model
@@ -46,6 +46,12 @@ def fit_zero_shot(
     Where no source has masks, a seg branch would keep its random start: preset `recap` then has
     the branch that labels taught draw the map too.
     """
+    if settings.model.zero_shot_score == "class_tokens" and settings.model.write_back:
+        raise SettingsError(
+            'model.zero_shot_score = "class_tokens" needs side adapters: tokens that adapters '
+            "write into are no longer the encoder's own. Set model.write_back = false, or "
+            'model.zero_shot_score = "prototypes".'
+        )
     samples = source_samples(sources, settings.training.source_split)
     taught_by: Teacher | None = None if any(sample.mask for sample in samples) else "labels"
     model = new_model(settings, encoder=encoder, taught_by=taught_by).to(choose_device(device))
