@@ -11,10 +11,15 @@ import { openStage } from "./stage.js";
 const PAGES = { score: openScore, results: openResults, fit: openFit, bundles: openBundles };
 const root = document.getElementById("main");
 let leave = () => {};
+let shown = null;
 
 /** Show the page that the address names: #/score, #/job/ID/CASE, … */
 function show() {
   const [page = "score", id, index] = location.hash.replace(/^#\/?/, "").split("/").filter(Boolean);
+  // A page that is open already stays as it is: building it anew would end an upload.
+  const place = [page, id, index].join("/");
+  if (place === shown) return;
+  shown = place;
   leave();
   document.title = "recap";
   document.body.dataset.page = page;

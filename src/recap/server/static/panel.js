@@ -72,6 +72,7 @@ export class Panel {
     };
     const same = this.listed === regions;
     this.count.textContent = String(regions.length);
+    this.list.setAttribute("aria-busy", String(this.study.isScanning));
     if (!same) {
       this.listed = regions;
       const rows = regions.slice(0, 200).map((region, i) => regionRow(region, i, this.study, view));

@@ -10,6 +10,7 @@ export class Study extends EventTarget {
   #kept = new Map();
   #scan = 0;
   highlight = null;
+  isScanning = false;
   own = null;
 
   constructor(job, found, bundle) {
@@ -115,12 +116,16 @@ export class Study extends EventTarget {
     return getMap(this.at("map", `${n}.f32`));
   }
 
-  /** Find the regions at the new level in all slices, from the maps; the newest request wins. */
+  /** Find the regions at the new level in all slices, from the maps; the newest request wins.
+   * Until they are found those of the level before stay, and the study says that it is looking. */
   async #rescan() {
     const turn = ++this.#scan;
     this.highlight = null;
-    this.own = null;
-    if (this.level === this.givenLevel && this.isCalibrated) return;
+    this.isScanning = !(this.level === this.givenLevel && this.isCalibrated);
+    if (!this.isScanning) {
+      this.own = null;
+      return;
+    }
     await new Promise((resolve) => setTimeout(resolve, 120));
     const found = [];
     for (let n = 0; n < this.case.images; n++) {
@@ -130,6 +135,9 @@ export class Study extends EventTarget {
     }
     if (turn !== this.#scan) return;
     this.own = byPeak(found);
+    // One that was chosen meanwhile is of the level before.
+    this.highlight = null;
+    this.isScanning = false;
     this.dispatchEvent(new Event("change"));
   }
 
