@@ -49,10 +49,15 @@ def sections(data: Path | None, runs: int, large: bool) -> list[tuple[str, list[
         ("dinov2-small, the published head", [*small, "--preset", "fast"]),
         ("Training and scoring steps", ["python", "benchmarks/fit_speed.py"]),
         ("Runtimes, dinov2-small", ["python", "benchmarks/runtimes.py", "--int8", *count]),
+        (
+            "Runtimes, dinov2-small, memory not kept",
+            ["python", "benchmarks/runtimes.py", "--plain-memory", *count],
+        ),
         ("Ten heads over one encoder", ["python", "benchmarks/many_heads.py"]),
         ("Growth of the cost", ["python", "benchmarks/cost_growth.py"]),
     ]
     if large:
+        runtimes = ["python", "benchmarks/runtimes.py", "--encoder", "clip-vit-l14-336", *count]
         found += [
             ("ViT-L/14@336", [*big, "--shots", "0,4,16"]),
             ("ViT-L/14@336, published", [*big, "--preset", "paper", "--shots", "0,4"]),
@@ -60,10 +65,8 @@ def sections(data: Path | None, runs: int, large: bool) -> list[tuple[str, list[
                 "ViT-L/14@336, published, memory of at most 256 rows",
                 [*big, "--preset", "paper", "--coreset", "256", "--shots", "4,16"],
             ),
-            (
-                "Runtimes, ViT-L/14@336",
-                ["python", "benchmarks/runtimes.py", "--encoder", "clip-vit-l14-336", *count],
-            ),
+            ("Runtimes, ViT-L/14@336", runtimes),
+            ("Runtimes, ViT-L/14@336, memory not kept", [*runtimes, "--plain-memory"]),
         ]
     if data is not None:
         pipeline = ["python", "benchmarks/score_pipeline.py", str(data.absolute())]
