@@ -8,10 +8,11 @@ from recap.training import loop
 from recap.training.loop import TrainingSet, epoch_order
 
 
-def training_set(sizes):
+def training_set(sizes, teaching=None):
     domain = torch.cat([torch.full((n,), i) for i, n in enumerate(sizes)])
     blank = torch.zeros(len(domain), dtype=torch.bool)
-    return TrainingSet(None, blank, blank, blank, torch.arange(len(domain)), domain)
+    teaches = ~blank if teaching is None else torch.isin(domain, torch.tensor(teaching))
+    return TrainingSet(None, blank, blank, blank, torch.arange(len(domain)), domain, teaches)
 
 
 def test_every_image_comes_once_per_epoch():
@@ -49,6 +50,14 @@ def test_balanced_sources_are_drawn_alike():
         drawn.update(data.domain[order].tolist())
     shares = [drawn[i] / drawn.total() for i in range(3)]
     assert shares == pytest.approx([1 / 3] * 3, abs=0.04)  # 4 σ of 4480 draws is 0.028
+
+
+@pytest.mark.parametrize("balanced", [False, True])
+def test_images_that_teach_nothing_are_left_out(balanced):
+    data = training_set([5, 30, 10], teaching=[0, 2])
+    order = epoch_order(data, 0, 0, balanced)
+    assert len(order) == 15
+    assert 1 not in data.domain[order]
 
 
 def test_unbalanced_sources_keep_their_share():

@@ -13,6 +13,7 @@ from recap.errors import InputError, SettingsError
 from recap.model.class_tokens import class_vectors, solve_sources
 from recap.scoring.explain import explain
 from recap.training import zeroshot
+from recap.training.loop import TrainingSet
 from recap.training.zeroshot import fit_zero_shot, leave_one_out
 
 _opened: list[str] | None = None
@@ -128,7 +129,7 @@ def test_without_any_mask_the_branch_that_labels_taught_draws_the_map(
     one, two = detector.score(image), recap.load(tmp_path / "zero.recap").score(image)
     assert one.score == two.score
     assert np.array_equal(one.map, two.map)
-    # With masks among the sources there are two branches, as published.
+    # With masks among the sources there are two branches, as published, if prototypes score.
     assert fit_zero_shot(phantoms, settings).model.single is None
 
 
@@ -220,6 +221,26 @@ def test_class_tokens_score_and_prototypes_draw(phantoms, tiny_settings, tmp_pat
     parts = [(part.source, part.weight) for part in found.score_parts if part.weight]
     assert parts == [("appearance", 1.0)]
     assert sum(part.amount for part in found.score_parts) == pytest.approx(one.score)
+
+
+def test_where_class_tokens_score_masks_alone_teach(phantoms, tiny_settings, monkeypatch):
+    head = {"zero_shot_score": "class_tokens", "branches": "taught"}
+    seen = []
+    batch = TrainingSet.batch
+
+    def watched(data, indices, device):
+        seen.extend(indices)
+        return batch(data, indices, device)
+
+    monkeypatch.setattr(TrainingSet, "batch", watched)
+    detector = fit_zero_shot(phantoms, tiny_settings(model=head))
+    assert detector.model.single == detector.card.taught_by == "masks"
+    assert "masks of other domains" in detector.card.statement
+    with_masks = sum(len(domain.pool()) for domain in phantoms[:2])
+    assert set(seen) == set(range(with_masks))
+    # What the score is made of is of all domains.
+    others = fit_zero_shot(phantoms[:2], tiny_settings(model=head)).model.class_direction
+    assert not torch.allclose(detector.model.class_direction, others)
 
 
 def test_writing_back_has_no_frozen_class_tokens(phantoms, tiny_settings):

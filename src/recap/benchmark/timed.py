@@ -14,8 +14,9 @@ from recap.data.augment import COPIES
 from recap.encoders.vit import Encoder
 from recap.errors import InputError
 from recap.model.build import new_model
-from recap.model.recap import ReCAP
+from recap.model.recap import ReCAP, Teacher
 from recap.peers.registry import PEERS
+from recap.training.zeroshot import choose_teacher
 
 
 @dataclass(frozen=True)
@@ -29,12 +30,13 @@ class TimedMethod:
 
 
 def _recap(encoder: Encoder, settings: Settings, shots: int) -> nn.Module:
-    model = new_model(settings, encoder=encoder, taught_by="labels" if shots else None)
+    taught_by: Teacher | None = "labels" if shots else choose_teacher(settings, has_masks=True)
+    model = new_model(settings, encoder=encoder, taught_by=taught_by)
     _with_memory(model, shots)
     # A single branch that labels taught costs most: the image as a whole has a share in its score.
-    if model.single and settings.memory.score == "standardised":
+    if shots and model.single and settings.memory.score == "standardised":
         model.normal_distance = torch.ones(2, len(encoder.layers))
-    if model.single and settings.model.appearance_weight:
+    if shots and model.single and settings.model.appearance_weight:
         model.appearance_direction = torch.zeros(2 * len(encoder.layers) * encoder.width + 1)
     if not shots and settings.model.zero_shot_score == "class_tokens":
         model.class_direction = torch.zeros(len(encoder.layers) * encoder.width + 1)

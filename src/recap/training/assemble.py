@@ -27,11 +27,13 @@ SINGLE_BRANCH: dict[Teacher, str] = {
     "tells the classes apart.",
 }
 
-ZERO_SHOT_LABELS = (
-    "One pair of prototypes per layer, trained on image labels of other domains, gives the score "
-    "and the map. No mask was seen: the map shows what tells the classes apart there. There is no "
-    "memory."
-)
+ZERO_SHOT: dict[Teacher, str] = {
+    "masks": "One pair of prototypes per layer, trained on lesion masks of other domains, gives "
+    "the map. There is no memory.",
+    "labels": "One pair of prototypes per layer, trained on image labels of other domains, gives "
+    "the score and the map. No mask was seen: the map shows what tells the classes apart there. "
+    "There is no memory.",
+}
 
 CLASS_TOKENS = (
     "The image score is not theirs: it says whether the image's class tokens lie where those of "
@@ -76,7 +78,7 @@ def _statement(mode: Mode, model: Scorer) -> str:
     single = model.single if isinstance(model, ReCAP) else None
     if mode != "zero-shot":
         return STATEMENTS[mode] if single is None else SINGLE_BRANCH[single]
-    said = STATEMENTS[mode] if single is None else ZERO_SHOT_LABELS
+    said = STATEMENTS[mode] if single is None else ZERO_SHOT[single]
     if isinstance(model, ReCAP) and model.class_direction is not None:
         said = f"{said} {CLASS_TOKENS}"
     return said

@@ -98,6 +98,7 @@ def _training_set(
         has_mask=torch.tensor(supervised_maps(support))[origin],
         origin=origin,
         domain=torch.zeros_like(origin),
+        teaches=torch.ones_like(origin, dtype=torch.bool),
     )
 
 

@@ -32,6 +32,7 @@ class TrainingSet:
     has_mask: Tensor  # (N,) bool
     origin: Tensor  # (N,) long
     domain: Tensor  # (N,) long, for balanced sources
+    teaches: Tensor  # (N,) bool: whether anything is trained on this image
 
     def batch(self, indices: list[int], device: torch.device) -> Batch:
         """The chosen images on a device."""
@@ -72,12 +73,13 @@ def train(
 def epoch_order(data: TrainingSet, seed: int, epoch: int, balanced: bool) -> list[int]:
     """The order of one epoch: a function of seed and epoch alone, so that a resumed run agrees."""
     generator = torch.Generator().manual_seed((seed * 1_000_003 + epoch) % 2**63)
-    count = len(data.abnormal)
+    images = data.teaches.nonzero().flatten()
     if not balanced:
-        return torch.randperm(count, generator=generator).tolist()
-    sizes = torch.bincount(data.domain)
-    weights = 1.0 / sizes[data.domain]
-    return torch.multinomial(weights, count, replacement=True, generator=generator).tolist()
+        return images[torch.randperm(len(images), generator=generator)].tolist()
+    domain = data.domain[images]
+    weights = 1.0 / torch.bincount(domain)[domain]
+    drawn = torch.multinomial(weights, len(images), replacement=True, generator=generator)
+    return images[drawn].tolist()
 
 
 def _train_epoch(

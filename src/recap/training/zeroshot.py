@@ -41,11 +41,7 @@ def fit_zero_shot(
     progress: Progress = silent,
     encoder: Encoder | None = None,
 ) -> Detector:
-    """Fit on the labelled pools of the source domains; there is no memory.
-
-    Where no source has masks, a seg branch would keep its random start: preset `recap` then has
-    the branch that labels taught draw the map too.
-    """
+    """Fit on the labelled pools of the source domains; there is no memory."""
     if settings.model.zero_shot_score == "class_tokens" and settings.model.write_back:
         raise SettingsError(
             'model.zero_shot_score = "class_tokens" needs side adapters: tokens that adapters '
@@ -53,7 +49,7 @@ def fit_zero_shot(
             'model.zero_shot_score = "prototypes".'
         )
     samples = source_samples(sources, settings.training.source_split)
-    taught_by: Teacher | None = None if any(sample.mask for sample in samples) else "labels"
+    taught_by = choose_teacher(settings, any(sample.mask for sample in samples))
     model = new_model(settings, encoder=encoder, taught_by=taught_by).to(choose_device(device))
     records = source_records(samples)
     checkpoint = None
@@ -71,6 +67,17 @@ def fit_zero_shot(
     if settings.model.zero_shot_score == "class_tokens":
         model.class_direction = _class_direction(model, data)
     return assemble(model, "zero-shot", settings, records, losses, display.ZERO_SHOT)
+
+
+def choose_teacher(settings: Settings, has_masks: bool) -> Teacher | None:
+    """What a single branch learns from, if one is enough (and the settings ask for one).
+
+    Without masks a seg branch would keep its random start: the branch that labels teach draws the
+    map too. With masks a det branch is for the score alone, which class tokens may give instead.
+    """
+    if not has_masks:
+        return "labels"
+    return "masks" if settings.model.zero_shot_score == "class_tokens" else None
 
 
 def leave_one_out(domains: Sequence[Domain], target: str) -> list[Domain]:
@@ -112,13 +119,16 @@ def _training_set(
     )
     with_masks = {sample.domain for sample in samples if sample.mask is not None}
     names = sorted({sample.domain for sample in samples})
+    has_mask = torch.tensor([sample.domain in with_masks for sample in samples])
     return TrainingSet(
         store=store,
         abnormal=torch.tensor([sample.abnormal for sample in samples]),
         masks=torch.stack([square_target(sample, size, settings.reading) for sample in samples]),
-        has_mask=torch.tensor([sample.domain in with_masks for sample in samples]),
+        has_mask=has_mask,
         origin=torch.arange(len(samples)),
         domain=torch.tensor([names.index(sample.domain) for sample in samples]),
+        # What a domain without masks could teach is a score, and class tokens give that.
+        teaches=has_mask if model.single == "masks" else torch.ones_like(has_mask),
     )
 
 
