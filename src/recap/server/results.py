@@ -19,7 +19,8 @@ from PIL import Image as Pillow
 
 from recap.io import Case
 from recap.report.case_overlay import SLIDE_PX
-from recap.report.overlay import encode_png, overlay
+from recap.report.overlay import overlay
+from recap.report.quick_png import quick_png
 from recap.scoring.cases import CasePrediction
 from recap.types import FloatArray, Image, Region
 
@@ -143,7 +144,7 @@ class Result:
     def image_png(self, case: int, number: int) -> bytes | None:
         """An image as it is shown."""
         pixels = self.pixels(case, number)
-        return None if pixels is None else encode_png(Pillow.fromarray(pixels), quick=True)
+        return None if pixels is None else quick_png(pixels)
 
     def map_png(self, case: int, number: int, scale: tuple[float, float]) -> bytes | None:
         """A map in grey: black up to the scale's start, white from its end."""
@@ -152,7 +153,7 @@ class Result:
             return None
         low, high = scale
         grey = np.clip((np.nan_to_num(map) - low) / (high - low), 0.0, 1.0) * 255
-        return encode_png(Pillow.fromarray(grey.round().astype(np.uint8)), quick=True)
+        return quick_png(grey.round().astype(np.uint8))
 
     def overlay_png(self, case: int, number: int, scale: tuple[float, float]) -> bytes | None:
         """The map's colours on the image."""
@@ -160,7 +161,7 @@ class Result:
         if pixels is None or map is None:
             return None
         image = Image(pixels.astype(np.float32) / np.float32(255), "result")
-        return encode_png(overlay(image, np.nan_to_num(map), scale), quick=True)
+        return quick_png(np.asarray(overlay(image, np.nan_to_num(map), scale)))
 
 
 def _one(path: Path, number: int) -> Any:
