@@ -12,7 +12,7 @@ from recap.runtime.check import check_pixels, largest_differences
 from recap.runtime.choice import choose_runtime
 from recap.runtime.export import export_bundle
 from recap.runtime.record import RECORD, exports, file_digests
-from recap.scoring.arrays import Arrays
+from recap.scoring.arrays import named_arrays
 from recap.scoring.detector import as_image
 from recap.scoring.prepared import fitting_batch, one_core_each, prepare, score_prepared
 
@@ -73,7 +73,8 @@ def test_the_onnx_file_takes_any_batch(exported):
     session = onnxruntime.InferenceSession(exported / "onnx" / "model.onnx")
     names = [output.name for output in session.get_outputs()]
     assert [given.name for given in session.get_inputs()] == ["pixels"]
-    together = Arrays(**dict(zip(names, session.run(None, {"pixels": pixels}), strict=True)))
+    values = session.run(None, {"pixels": pixels})
+    together = named_arrays(dict(zip(names, values, strict=True)))
     expected = recap.load(exported, runtime="torch").runtime.run(pixels)
     assert max(largest_differences(expected, together).values()) < 1e-4
 
@@ -86,7 +87,7 @@ def test_the_openvino_file_takes_any_batch(exported):
     model = openvino.Core().read_model(exported / "openvino" / "model.xml")
     names = [output.get_any_name() for output in model.outputs]
     values = openvino.compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})(pixels)
-    together = Arrays(**{name: values[i] for i, name in enumerate(names)})
+    together = named_arrays({name: values[i] for i, name in enumerate(names)})
     assert max(largest_differences(detector.runtime.run(pixels), together).values()) < 1e-4
 
 
@@ -117,7 +118,7 @@ def test_a_graph_that_is_too_far_off_is_not_kept(exported, tmp_path, monkeypatch
     bundle = copy_of(exported, tmp_path)
     shutil.rmtree(bundle / "onnx")
     monkeypatch.setattr(export, "ALLOWED", 0.0)
-    monkeypatch.setattr(export, "trace", lambda model: None)
+    monkeypatch.setattr(export, "trace", lambda model, decisions: None)
     monkeypatch.setattr(
         export,
         "write_onnx",

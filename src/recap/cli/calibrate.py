@@ -71,10 +71,24 @@ def calibrate_command(
     for line in _summary(found.calibration):
         typer.echo(line)
     typer.echo(f"Saved: {out or bundle}")
+    for line in _stale_graphs(out or bundle, found.calibration):
+        typer.echo(line, err=True)
     for reason in list(found.unreadable.values())[:5]:
         typer.echo(f"  left out: {reason}", err=True)
     if found.unreadable:
         raise typer.Exit(1)
+
+
+def _stale_graphs(bundle: Path, calibration: "Calibration") -> list[str]:
+    """Which graphs decide as before; recap itself decides by the new calibration."""
+    from recap.runtime.record import exports, remedy
+
+    return [
+        f"{bundle / kind} still decides by its earlier calibration, for programs other than "
+        f"recap. Run `{remedy(bundle, kind)}` again."
+        for kind, record in exports(bundle).items()
+        if record.calibration != calibration.digest
+    ]
 
 
 def _summary(calibration: "Calibration") -> list[str]:

@@ -1,9 +1,13 @@
 """How far a graph is from torch, measured on images that come with the package."""
 
+from collections.abc import Mapping, Sequence
+
 import numpy as np
+import torch
 
 from recap.data.phantom import PHANTOMS, phantom
 from recap.io import image_from_array
+from recap.runtime.decisions import Decisions
 from recap.scoring.arrays import Arrays
 from recap.scoring.detector import Detector
 from recap.types import FloatArray
@@ -34,6 +38,21 @@ def largest_differences(one: Arrays, two: Arrays) -> dict[str, float]:
     """Of every output; infinite for one that a side lacks or that is not a number."""
     first, second = one.by_name(), two.by_name()
     return {name: _difference(first.get(name), second.get(name)) for name in first | second}
+
+
+@torch.inference_mode()
+def decision_differences(
+    decisions: Decisions, found: Sequence[Mapping[str, FloatArray]]
+) -> dict[str, float]:
+    """Of every decision of a graph, image by image, from what torch decides on the graph's own
+    score: that rounding moves a score past a bound is no fault of its decisions."""
+    differences: dict[str, float] = {}
+    for one in found:
+        given = {name: torch.from_numpy(value) for name, value in one.items()}
+        for name, value in decisions(given["score"], given.get("descriptor")).items():
+            difference = _difference(value.numpy(), one.get(name))
+            differences[name] = max(difference, differences.get(name, 0.0))
+    return differences
 
 
 def _difference(one: FloatArray | None, two: FloatArray | None) -> float:

@@ -10,9 +10,15 @@ import numpy as np
 
 from recap.atomic import write_atomic
 from recap.errors import BundleError, InputError
-from recap.runtime.check import ALLOWED, check_pixels, largest_differences
+from recap.runtime.check import (
+    ALLOWED,
+    check_pixels,
+    decision_differences,
+    largest_differences,
+)
 from recap.runtime.convert import read_into_openvino, save_openvino, write_onnx
 from recap.runtime.cores import Cores
+from recap.runtime.decisions import Decisions, decisions_of
 from recap.runtime.graph import output_names, trace
 from recap.runtime.machine import runtime_versions
 from recap.runtime.onnx import GRAPH, OnnxRuntime
@@ -27,7 +33,7 @@ from recap.runtime.record import (
     source_digest,
 )
 from recap.runtime.torch import TorchRuntime
-from recap.scoring.arrays import Arrays, Runtime
+from recap.scoring.arrays import Arrays, join, named_arrays
 from recap.scoring.detector import Detector
 from recap.types import FloatArray
 
@@ -54,15 +60,16 @@ def export_bundle(
         raise InputError(f"int8 is made for openvino, not for {to}. Use --to openvino --int8.")
     kind = to if calibration is None else f"{to}-int8"
     images = None if calibration is None else calibration_pixels(detector, calibration)
+    decisions = decisions_of(detector)
     with tempfile.TemporaryDirectory(dir=bundle, prefix=".exporting-") as scratch:
-        graph = _onnx_graph(detector, bundle, Path(scratch), to, progress)
+        graph = _onnx_graph(detector, decisions, bundle, Path(scratch), to, progress)
         fresh = graph.folder
         if to == "openvino":
             progress(f"Converting it for {kind}")
             fresh = _convert(graph, Path(scratch) / kind, images)
         record = _record(detector, kind, graph, fresh)
         progress("Comparing it with torch")
-        record = _checked(detector, open_graph(fresh, record), record, images)
+        record = _checked(detector, decisions, open_graph(fresh, record), record, images)
         write_atomic(fresh / RECORD, record.model_dump_json(indent=2) + "\n")
         if (bundle / kind).exists():
             (bundle / kind).rename(Path(scratch) / "old")
@@ -77,18 +84,24 @@ class _OnnxGraph(NamedTuple):
 
 
 def _onnx_graph(
-    detector: Detector, bundle: Path, scratch: Path, to: Target, progress: Progress
+    detector: Detector,
+    decisions: Decisions | None,
+    bundle: Path,
+    scratch: Path,
+    to: Target,
+    progress: Progress,
 ) -> _OnnxGraph:
     """The ONNX graph, from which OpenVINO's is made; one that the bundle has serves for that."""
     if to != "onnx" and (bundle / "onnx").is_dir():
         with contextlib.suppress(BundleError):  # of another detector, or damaged: made anew
             known = checked_record(bundle, "onnx", detector.model)
-            if known.opset is not None:
+            if known.opset is not None and known.calibration == _calibration(detector):
                 return _OnnxGraph(bundle / "onnx", known.outputs, known.opset)
     folder = scratch / "onnx"
     folder.mkdir()
     progress("Tracing the detector")
-    names, program = output_names(detector.model), trace(detector.model)
+    names = output_names(detector.model, decisions)
+    program = trace(detector.model, decisions)
     progress("Writing the graph as ONNX")
     return _OnnxGraph(folder, names, write_onnx(program, names, folder))
 
@@ -111,13 +124,22 @@ def _record(detector: Detector, kind: str, graph: _OnnxGraph, folder: Path) -> E
         source=source_digest(detector.model),
         input_px=detector.model.encoder.input_px,
         outputs=graph.names,
+        calibration=_calibration(detector),
         files=file_digests(folder),
         checked_on=0,
         largest_difference={},
     )
 
 
-def open_graph(folder: Path, record: ExportRecord, cores: Cores | None = None) -> Runtime:
+def _calibration(detector: Detector) -> str | None:
+    """What a graph's decisions come from, if it makes any."""
+    calibration = detector.card.calibration
+    return None if calibration is None or detector.undecided() else calibration.digest
+
+
+def open_graph(
+    folder: Path, record: ExportRecord, cores: Cores | None = None
+) -> OnnxRuntime | OpenvinoRuntime:
     """The runtime that a graph is for."""
     if record.runtime == "onnx":
         return OnnxRuntime(folder, record, cores)
@@ -125,13 +147,20 @@ def open_graph(folder: Path, record: ExportRecord, cores: Cores | None = None) -
 
 
 def _checked(
-    detector: Detector, runtime: Runtime, record: ExportRecord, images: FloatArray | None
+    detector: Detector,
+    decisions: Decisions | None,
+    runtime: OnnxRuntime | OpenvinoRuntime,
+    record: ExportRecord,
+    images: FloatArray | None,
 ) -> ExportRecord:
     """The record with what was measured; a float graph that is too far off is refused."""
     torch = TorchRuntime(detector.model)
     pixels = check_pixels(detector)
-    expected, seen = torch.run(pixels), runtime.run(pixels)
+    found = [runtime.run_one(image) for image in pixels]
+    expected, seen = torch.run(pixels), join([named_arrays(one) for one in found])
     differences = largest_differences(expected, seen)
+    if decisions is not None:
+        differences |= decision_differences(decisions, found)
     int8: dict[str, Any] | None = None
     if images is not None:
         int8 = {

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from recap.errors import BundleError
 from recap.model.scorer import Scorer
+from recap.runtime.decisions import Decisions
 from recap.runtime.quiet import quiet
 from recap.scoring.arrays import tensors_by_name
 
@@ -17,33 +18,42 @@ INPUT = "pixels"
 class Graph(nn.Module):
     """0..1 pixels (B, 3, S, S) -> the tensors of `output_names`, as a tuple."""
 
-    def __init__(self, model: Scorer) -> None:
+    def __init__(self, model: Scorer, decisions: Decisions | None = None) -> None:
         super().__init__()
         self.model = model
+        self.decisions = decisions
 
     def forward(self, pixels: Tensor) -> tuple[Tensor, ...]:
         """Score a batch."""
-        return tuple(tensors_by_name(self.model(pixels)).values())
+        return tuple(self.by_name(pixels).values())
+
+    def by_name(self, pixels: Tensor) -> dict[str, Tensor]:
+        """What the model says, and what a calibration makes of it."""
+        output = self.model(pixels)
+        named = tensors_by_name(output)
+        if self.decisions is not None:
+            named |= self.decisions(output.score, output.descriptor)
+        return named
 
 
 @torch.no_grad()
-def output_names(model: Scorer) -> list[str]:
+def output_names(model: Scorer, decisions: Decisions | None = None) -> list[str]:
     """What a model's graph returns, found by one pass; this also fills caches of constants.
 
     A constant that is first made while tracing would stay in its cache as a stand-in.
     """
-    return list(tensors_by_name(model(_example(model, 1))))
+    return list(Graph(model, decisions).by_name(_example(model, 1)))
 
 
 @torch.no_grad()
-def trace(model: Scorer) -> Any:
+def trace(model: Scorer, decisions: Decisions | None = None) -> Any:
     """The graph as an exported program with a free batch size."""
-    output_names(model)
+    output_names(model, decisions)
     example, batch = _example(model, 2), torch.export.Dim("batch", min=1, max=4096)
     failure: Exception | None = None
     # Strict tracing follows what reads a batch's length as a number, but takes twice the time.
     for prepare, strict in ((_as_it_is, False), (with_plain_flags, False), (_as_it_is, True)):
-        graph = Graph(prepare(model)).eval()
+        graph = Graph(prepare(model), decisions).eval()
         try:
             with quiet():
                 return torch.export.export(

@@ -9,7 +9,7 @@ from recap.extras import require
 from recap.runtime.cores import Cores
 from recap.runtime.graph import INPUT
 from recap.runtime.record import ExportRecord
-from recap.scoring.arrays import Arrays, join
+from recap.scoring.arrays import Arrays, join, named_arrays
 from recap.types import FloatArray
 
 GRAPH = "model.onnx"
@@ -36,12 +36,12 @@ class OnnxRuntime:
 
     def run(self, pixels: FloatArray) -> Arrays:
         """Score 0..1 pixels (B, 3, S, S)."""
-        return join([self._one(image[None]) for image in pixels])
+        return join([named_arrays(self.run_one(image)) for image in pixels])
 
-    def _one(self, pixels: FloatArray) -> Arrays:
-        given = {INPUT: np.ascontiguousarray(pixels)}
-        values = self._session.run(self._outputs, given)
-        return Arrays(**dict(zip(self._outputs, values, strict=True)))
+    def run_one(self, image: FloatArray) -> dict[str, FloatArray]:
+        """All that the graph returns for one image (3, S, S), decisions too, by name."""
+        given = {INPUT: np.ascontiguousarray(image[None])}
+        return dict(zip(self._outputs, self._session.run(self._outputs, given), strict=True))
 
     def describe(self) -> dict[str, Any]:
         """What computes."""

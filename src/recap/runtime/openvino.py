@@ -9,7 +9,7 @@ import numpy as np
 from recap.extras import require
 from recap.runtime.cores import Cores
 from recap.runtime.record import ExportRecord
-from recap.scoring.arrays import Arrays, join
+from recap.scoring.arrays import Arrays, join, named_arrays
 from recap.types import FloatArray
 
 GRAPH = "model.xml"
@@ -35,14 +35,15 @@ class OpenvinoRuntime:
 
     def run(self, pixels: FloatArray) -> Arrays:
         """Score 0..1 pixels (B, 3, S, S)."""
-        return join([self._one(image[None]) for image in pixels])
+        return join([named_arrays(self.run_one(image)) for image in pixels])
 
-    def _one(self, pixels: FloatArray) -> Arrays:
+    def run_one(self, image: FloatArray) -> dict[str, FloatArray]:
+        """All that the graph returns for one image (3, S, S), decisions too, by name."""
         if not hasattr(self._own, "request"):  # one cannot serve two threads
             self._own.request = self._compiled.create_infer_request()
-        values = self._own.request.infer(np.ascontiguousarray(pixels))
+        values = self._own.request.infer(np.ascontiguousarray(image[None]))
         # What comes back may be the graph's own memory, which the next image overwrites.
-        return Arrays(**{name: np.array(values[i]) for i, name in enumerate(self._outputs)})
+        return {name: np.array(values[i]) for i, name in enumerate(self._outputs)}
 
     def describe(self) -> dict[str, Any]:
         """What computes."""

@@ -29,6 +29,8 @@ class ExportRecord(BaseModel):
     """Digest of the detector's numbers and of its encoder's: another detector needs another."""
     input_px: int
     outputs: list[str]
+    calibration: str | None = None
+    """Digest of the calibration that its decisions come from; None if it makes none."""
     files: dict[str, str]
     """sha256 by file name."""
     checked_on: int

@@ -1,5 +1,6 @@
 """What a runtime returns: a model's output as arrays, whatever computed it."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Protocol
 
@@ -32,6 +33,11 @@ class Arrays:
         """The arrays that are there, in the order of a graph's outputs."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         return {name: value for name, value in values.items() if value is not None}
+
+
+def named_arrays(values: Mapping[str, FloatArray]) -> Arrays:
+    """Arrays by their names; whatever else a graph returns is left out."""
+    return Arrays(**{f.name: values[f.name] for f in fields(Arrays) if f.name in values})
 
 
 class Runtime(Protocol):

@@ -1,6 +1,7 @@
 """What `recap calibrate` finds out, as it stands in the bundle, and the decisions it leads to."""
 
 from collections.abc import Sequence
+from hashlib import sha256
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -56,6 +57,11 @@ class Calibration(Section):
     map_level: float
     """Regions are where the map reaches it; at most `fpr` of normal images do so anywhere."""
     domain: DomainRange | None = None
+
+    @property
+    def digest(self) -> str:
+        """Identifies it."""
+        return sha256(self.model_dump_json().encode()).hexdigest()
 
     def p_value(self, score: float) -> float:
         """The conformal p-value of a score."""

@@ -1,6 +1,5 @@
 """What the results of a run say about decisions: the columns of a row, the manifest's entry."""
 
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -55,9 +54,8 @@ def decided_by(detector: Detector, ignore: Path | None) -> dict[str, Any] | None
     calibration = detector.card.calibration
     if calibration is None:
         return None
-    everything = calibration.model_dump_json().encode()
     return {
-        "sha256": sha256(everything).hexdigest(),
+        "sha256": calibration.digest,
         "source": calibration.source,
         "kind": calibration.kind,
         "normal_images": len(calibration.normal_scores),
