@@ -12,9 +12,8 @@ from typer.testing import CliRunner
 import recap
 from recap.cli.main import app
 from recap.runtime.check import check_pixels, decision_differences
-from recap.runtime.choice import choose_runtime
 from recap.runtime.decisions import Decisions, decisions_of
-from recap.runtime.export import export_bundle
+from recap.runtime.export import export_bundle, open_graph
 from recap.runtime.record import exports
 from recap.scoring.calibration import calibrate_scores
 from recap.scoring.domain_guard import domain_range
@@ -65,7 +64,7 @@ def test_images_unlike_the_rest_are_told():
 def test_a_graph_decides_as_the_detector_does(name, exported, pictures):
     detector = recap.load(exported)
     assert exports(exported)[name].calibration == detector.card.calibration.digest
-    graph = choose_runtime(detector, name, exported)
+    graph = open_graph(exported / name, exports(exported)[name])
     for picture in pictures:
         pixels = detector.preprocess(recap.io.image_from_array(picture)).numpy()
         seen = graph.run_one(pixels)
@@ -77,7 +76,7 @@ def test_a_graph_decides_as_the_detector_does(name, exported, pictures):
 
 def test_a_wrong_decision_is_found(exported):
     detector = recap.load(exported)
-    graph = choose_runtime(detector, "onnx", exported)
+    graph = open_graph(exported / "onnx", exports(exported)["onnx"])
     found = [graph.run_one(image) for image in check_pixels(detector)[:2]]
     decisions = decisions_of(detector)
     assert max(decision_differences(decisions, found).values()) < 1e-6

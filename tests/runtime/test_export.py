@@ -12,7 +12,7 @@ from recap.runtime.check import check_pixels, largest_differences
 from recap.runtime.choice import choose_runtime
 from recap.runtime.export import export_bundle
 from recap.runtime.record import RECORD, exports, file_digests
-from recap.scoring.arrays import named_arrays
+from recap.scoring.arrays import Arrays, named_arrays
 from recap.scoring.detector import as_image
 from recap.scoring.prepared import fitting_batch, one_core_each, prepare, score_prepared
 
