@@ -18,6 +18,7 @@ LAYERS = [
     "errors",
     "extras",
     "atomic",
+    "lock",
     "allocator",
     "types",
     "fetch",

@@ -1,4 +1,5 @@
 import json
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -37,6 +38,14 @@ def test_cells_are_added_under_their_labels(tmp_path):
     assert read_experiment(tmp_path, "conditioning") == []
     finish(tmp_path, cell(seed=1))
     assert labels(tmp_path, "conditioning") == [("gated", 1)]
+
+
+def test_runs_that_begin_at_once_lose_none_of_their_cells(tmp_path):
+    cells = [cell(seed=seed) for seed in range(24)]
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda one: register(tmp_path, "grid", {"recap": [one]}), cells))
+    known = definition(tmp_path, "grid")["variants"]["recap"]
+    assert sorted(known) == sorted(one.name for one in cells)
 
 
 def test_experiments_share_cells(tmp_path):

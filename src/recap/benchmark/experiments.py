@@ -15,10 +15,12 @@ from recap.atomic import write_atomic
 from recap.benchmark.cells import Cell, read_results
 from recap.config import DEFAULT_PRESET, settings_from_dict
 from recap.errors import InputError
+from recap.lock import locked
 
 GRID, POOL = "grid", "pool"
 """The grids of `recap bench run`, on the test splits and on the pools."""
 FOLDER = "experiments"
+_LOCK = ".experiments.lock"
 
 
 def experiment_file(out: Path, name: str) -> Path:
@@ -34,16 +36,18 @@ def register(
 ) -> None:
     """Add cells to an experiment, each under the label of its variant.
 
-    Cells of another `base` are refused: their numbers could not be compared.
+    Cells of another `base` are refused: their numbers could not be compared. Of runs that begin
+    at the same time in one folder, one waits for the other.
     """
-    _adopt(out)
-    content = definition(out, name) or {"experiment": name, "variants": {}}
-    if base is not None:
-        _refuse_other_base(experiment_file(out, name), content.setdefault("base", base), base)
-    for label, cells in variants.items():
-        known = content["variants"].get(label, [])
-        content["variants"][label] = list(dict.fromkeys([*known, *(c.name for c in cells)]))
-    _write(out, name, content)
+    with locked(out / _LOCK):
+        _adopt(out)
+        content = definition(out, name) or {"experiment": name, "variants": {}}
+        if base is not None:
+            _refuse_other_base(experiment_file(out, name), content.setdefault("base", base), base)
+        for label, cells in variants.items():
+            known = content["variants"].get(label, [])
+            content["variants"][label] = list(dict.fromkeys([*known, *(c.name for c in cells)]))
+        _write(out, name, content)
 
 
 def definition(out: Path, name: str) -> dict[str, Any] | None:

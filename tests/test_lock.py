@@ -1,0 +1,39 @@
+import threading
+
+import pytest
+
+from recap.errors import InputError
+from recap.lock import locked
+
+
+def test_the_second_waits_for_the_first(tmp_path):
+    order = []
+
+    def second():
+        with locked(tmp_path / "new" / ".lock"):
+            order.append("second")
+
+    thread = threading.Thread(target=second)
+    with locked(tmp_path / "new" / ".lock"):
+        thread.start()
+        thread.join(0.3)
+        order.append("first")
+    thread.join(10)
+    assert order == ["first", "second"]
+
+
+def test_an_error_lets_go_of_it(tmp_path):
+    with pytest.raises(OSError, match="full"), locked(tmp_path / ".lock"):
+        raise OSError("the disk is full")
+    with locked(tmp_path / ".lock"):
+        pass
+
+
+def test_a_folder_that_cannot_be_written_to_is_named(tmp_path):
+    (tmp_path / "file").write_text("")
+    lock, told = (
+        locked(tmp_path / "file" / "out" / ".lock"),
+        r"Cannot write .*file.*Choose a folder",
+    )
+    with pytest.raises(InputError, match=told), lock:
+        pass
