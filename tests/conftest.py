@@ -18,7 +18,9 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
 # `make test-fast` tries fewer examples of each property; `make test` tries them all.
-hypothesis.settings.register_profile("quick", max_examples=20)
+# No deadlines: a machine that does other things meanwhile would fail a test.
+hypothesis.settings.register_profile("default", deadline=None)
+hypothesis.settings.register_profile("quick", max_examples=20, deadline=None)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
 

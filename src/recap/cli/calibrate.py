@@ -87,7 +87,7 @@ def _stale_graphs(bundle: Path, calibration: "Calibration") -> list[str]:
         f"{bundle / kind} still decides by its earlier calibration, for programs other than "
         f"recap. Run `{remedy(bundle, kind)}` again."
         for kind, record in exports(bundle).items()
-        if record.calibration != calibration.digest
+        if record.calibration not in (None, calibration.digest)  # None: it decides nothing
     ]
 
 

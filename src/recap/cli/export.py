@@ -25,9 +25,9 @@ def export_command(
 ) -> None:
     """Write the detector's graph into its bundle, for `recap score --runtime`.
 
-    The graph takes pixels at the encoder's size and returns score, map and all else. It is
-    compared with torch on built-in images and kept only if it agrees to 1e-4; of an int8 graph the
-    change is measured and written into its record.
+    The graph takes pixels at the encoder's size and returns score, map and all else, of a
+    calibrated detector its decisions too. It is compared with torch on built-in images and kept
+    only if it agrees to 1e-4; of an int8 graph the change is measured and written into its record.
     """
     from recap.peers.loading import load
     from recap.runtime.export import export_bundle

@@ -28,6 +28,7 @@ class Decisions(nn.Module):
 
     def __init__(self, calibration: Calibration, descriptors: FloatArray | None) -> None:
         super().__init__()
+        self.digest = calibration.digest
         self.register_buffer("normal_scores", _down(calibration.normal_scores))
         self.register_buffer("threshold", -_down([-calibration.threshold]))
         self.curve = calibration.probability

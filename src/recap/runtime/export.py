@@ -67,7 +67,7 @@ def export_bundle(
         if to == "openvino":
             progress(f"Converting it for {kind}")
             fresh = _convert(graph, Path(scratch) / kind, images)
-        record = _record(detector, kind, graph, fresh)
+        record = _record(detector, decisions, kind, graph, fresh)
         progress("Comparing it with torch")
         record = _checked(detector, decisions, open_graph(fresh, record), record, images)
         write_atomic(fresh / RECORD, record.model_dump_json(indent=2) + "\n")
@@ -95,7 +95,7 @@ def _onnx_graph(
     if to != "onnx" and (bundle / "onnx").is_dir():
         with contextlib.suppress(BundleError):  # of another detector, or damaged: made anew
             known = checked_record(bundle, "onnx", detector.model)
-            if known.opset is not None and known.calibration == _calibration(detector):
+            if known.opset is not None and known.calibration == _digest(decisions):
                 return _OnnxGraph(bundle / "onnx", known.outputs, known.opset)
     folder = scratch / "onnx"
     folder.mkdir()
@@ -116,7 +116,9 @@ def _convert(graph: _OnnxGraph, folder: Path, images: FloatArray | None) -> Path
     return folder
 
 
-def _record(detector: Detector, kind: str, graph: _OnnxGraph, folder: Path) -> ExportRecord:
+def _record(
+    detector: Detector, decisions: Decisions | None, kind: str, graph: _OnnxGraph, folder: Path
+) -> ExportRecord:
     return ExportRecord(
         runtime=kind,
         versions=runtime_versions(_PACKAGES),
@@ -124,17 +126,16 @@ def _record(detector: Detector, kind: str, graph: _OnnxGraph, folder: Path) -> E
         source=source_digest(detector.model),
         input_px=detector.model.encoder.input_px,
         outputs=graph.names,
-        calibration=_calibration(detector),
+        calibration=_digest(decisions),
         files=file_digests(folder),
         checked_on=0,
         largest_difference={},
     )
 
 
-def _calibration(detector: Detector) -> str | None:
+def _digest(decisions: Decisions | None) -> str | None:
     """What a graph's decisions come from, if it makes any."""
-    calibration = detector.card.calibration
-    return None if calibration is None or detector.undecided() else calibration.digest
+    return None if decisions is None else decisions.digest
 
 
 def open_graph(
