@@ -217,6 +217,23 @@ def test_a_region_of_a_volume_is_gone_to(page, volume):
     expect(page.locator(".slice-number")).to_contain_text(f"Slice {place} of 6")
 
 
+def test_a_map_that_cannot_be_fetched_is_told_and_the_next_level_tries_again(
+    page, volume, expected_errors
+):
+    expected_errors += ["ERR_FAILED", ".f32"]
+    score(page, volume)
+    regions = page.locator(".regions")
+    slider = page.get_by_label("Outline from map value")
+    page.route("**/map/*.f32", lambda route: route.abort())
+    slider.press("Home")
+    expect(regions.get_by_role("alert")).to_contain_text("Regions could not be looked for")
+    expect(regions).to_have_attribute("aria-busy", "false")
+    page.unroute("**/map/*.f32")
+    slider.press("ArrowRight")
+    expect(regions.get_by_role("alert")).to_have_count(0)
+    expect(regions.get_by_role("button").first).to_be_visible()
+
+
 def test_a_dicom_series_and_its_downloads(page, service, tmp_path):
     stack = np.random.default_rng(3).integers(0, 900, (3, 40, 36)).astype(np.int16)
     files = save_series(tmp_path / "series", stack)

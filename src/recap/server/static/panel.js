@@ -2,7 +2,7 @@
 
 import { address } from "./api.js";
 import { drawLegend } from "./colours.js";
-import { announce, fill, h, number, percent, slider } from "./dom.js";
+import { announce, fill, h, number, percent, problem, slider } from "./dom.js";
 import { nearestPanel } from "./nearest.js";
 import { thresholdPanel } from "./threshold.js";
 
@@ -71,17 +71,12 @@ export class Panel {
       highlight: this.study.highlight,
     };
     const same = this.listed === regions;
-    this.count.textContent = String(regions.length);
+    this.count.textContent = this.study.scanError ? "–" : String(regions.length);
     this.list.setAttribute("aria-busy", String(this.study.isScanning));
     if (!same) {
       this.listed = regions;
       const rows = regions.slice(0, 200).map((region, i) => regionRow(region, i, this.study, view));
-      fill(
-        this.list,
-        rows.length
-          ? rows
-          : h("li", { class: "quiet-text", text: "No part of the map reaches the level." }),
-      );
+      fill(this.list, rows.length ? rows : noRegions(this.study));
     }
     [...this.list.querySelectorAll("button")].forEach((button, i) => {
       button.toggleAttribute("data-on", regions[i] === highlight);
@@ -89,6 +84,13 @@ export class Panel {
       else button.removeAttribute("aria-current");
     });
   }
+}
+
+function noRegions({ scanError }) {
+  if (!scanError)
+    return h("li", { class: "quiet-text", text: "No part of the map reaches the level." });
+  const said = `Regions could not be looked for: ${scanError.message} Move the level to try again.`;
+  return h("li", {}, problem(new Error(said)));
 }
 
 const section = (title, ...content) => h("section", {}, h("h3", { text: title }), content);

@@ -11,6 +11,8 @@ export class Study extends EventTarget {
   #scan = 0;
   highlight = null;
   isScanning = false;
+  /** Why the regions at the level are not known, if they could not be looked for. */
+  scanError = null;
   own = null;
 
   constructor(job, found, bundle) {
@@ -121,24 +123,35 @@ export class Study extends EventTarget {
   async #rescan() {
     const turn = ++this.#scan;
     this.highlight = null;
+    this.scanError = null;
     this.isScanning = !(this.level === this.givenLevel && this.isCalibrated);
     if (!this.isScanning) {
       this.own = null;
       return;
     }
     await new Promise((resolve) => setTimeout(resolve, 120));
+    let [found, failure] = [[], null];
+    try {
+      found = await this.#regionsAtLevel(turn);
+    } catch (error) {
+      failure = error;
+    }
+    if (turn !== this.#scan) return;
+    this.own = byPeak(found); // none, if it failed: those of the level before are not of this one
+    this.scanError = failure;
+    this.highlight = null; // one that was chosen meanwhile is of the level before
+    this.isScanning = false;
+    this.dispatchEvent(new Event("change"));
+  }
+
+  /** Slice by slice, until another request comes. */
+  async #regionsAtLevel(turn) {
     const found = [];
-    for (let n = 0; n < this.case.images; n++) {
-      if (turn !== this.#scan) return;
+    for (let n = 0; n < this.case.images && turn === this.#scan; n++) {
       const map = this.#kept.has(n) ? (await this.slice(n))[1] : await this.#map(n);
       found.push(...findRegions(map, this.level, { image: n, mm2PerPx: this.#mm2PerPx() }).regions);
     }
-    if (turn !== this.#scan) return;
-    this.own = byPeak(found);
-    // One that was chosen meanwhile is of the level before.
-    this.highlight = null;
-    this.isScanning = false;
-    this.dispatchEvent(new Event("change"));
+    return found;
   }
 
   #mm2PerPx() {
