@@ -123,6 +123,9 @@ class TrainingSettings(Section):
     hardly change anything and double the time of a step with side adapters."""
     augment: bool = True
     """Few-shot: eleven fixed copies of every support image."""
+    made_up_lesions: bool = False
+    """Normal images alone: adapters learn from lesions that are made up on them; otherwise
+    nothing is trained, and the memory compares the encoder's own tokens."""
     separation_margin: Annotated[float, Field(ge=-1, le=1)] = 0.0
     separation_weight: Annotated[float, Field(ge=0)] = 0.1
     train_with_memory: bool = False
@@ -183,7 +186,7 @@ PRESETS: dict[str, dict[str, Any]] = {
             "appearance_weight": 1 / 3,
         },
         "memory": {"score": "standardised", "coreset": 256},
-        "training": {"epochs": 20},
+        "training": {"epochs": 20, "made_up_lesions": True},
     },
     "paper": {
         "model": {"write_back": True, "upsample": "corners"},

@@ -39,9 +39,14 @@ def test_wrong_names_are_named():
 
 
 def test_abilities():
-    assert [m for m in METHODS if not has_zero_shot(m)] == ["nearest", "patchcore", "anomalydino"]
+    assert [m for m in METHODS if not has_zero_shot(m)] == [
+        "normal_only",
+        "nearest",
+        "patchcore",
+        "anomalydino",
+    ]
     ignoring = [m for m in METHODS if not uses_abnormal(m)]
-    assert ignoring == ["nearest", "patchcore", "anomalydino", "mediclip"]
+    assert ignoring == ["normal_only", "nearest", "patchcore", "anomalydino", "mediclip"]
 
 
 def test_what_a_method_cannot_do_is_said_before_the_work():

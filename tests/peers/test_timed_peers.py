@@ -17,7 +17,7 @@ def settings(tiny_clip_folder):
 @pytest.mark.parametrize("method", TIMED)
 def test_every_method_can_be_timed(method, shots, settings):
     if not can_run(method, shots):
-        assert method in ("nearest", "patchcore", "anomalydino")
+        assert method in ("normal_only", "nearest", "patchcore", "anomalydino")
         return
     encoder = load_encoder(settings.encoder, 0)
     model = timed_model(method, encoder, settings, shots)

@@ -6,7 +6,7 @@ import torch
 
 import recap
 from recap.errors import InputError, SettingsError, TrainingError
-from recap.training import fewshot, objective
+from recap.training import fewshot, head, objective
 from recap.training.support import gather_support
 
 
@@ -64,7 +64,7 @@ def slow_token(adapter, tap):
 @pytest.mark.parametrize("augment", [False, True])
 def test_prototypes_start_at_the_support_means(augment, arrays, tiny_settings, monkeypatch):
     """Augmented copies take no part in the start."""
-    monkeypatch.setattr(fewshot, "train", lambda *args: {})
+    monkeypatch.setattr(head, "train", lambda *args: {})
     detector = recap.fit(**arrays, settings=tiny_settings(training={"augment": augment}))
     model = detector.model
     with torch.no_grad():
@@ -82,7 +82,7 @@ def test_prototypes_start_at_the_support_means(augment, arrays, tiny_settings, m
 
 
 def test_normal_images_alone_train_nothing(arrays, tiny_settings, monkeypatch):
-    monkeypatch.setattr(fewshot, "train", lambda *args: pytest.fail("trained"))
+    monkeypatch.setattr(head, "train", lambda *args: pytest.fail("trained"))
     detector = recap.fit(arrays["normal"], settings=tiny_settings())
     card, memory = detector.card, detector.model.memory
     assert card.mode == "normal-only"

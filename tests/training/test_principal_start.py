@@ -5,19 +5,19 @@ import torch
 
 import recap
 from recap.errors import SettingsError
-from recap.training import fewshot
+from recap.training import head as head_training
 
 
 @pytest.fixture
 def started(monkeypatch):
     """The first adapter of every fit, as training gets it."""
-    starts, original = [], fewshot.train
+    starts, original = [], head_training.train
 
     def train(objective, *rest):
         starts.append(objective.model.adapter(0, 0).down.weight.detach().clone())
         return original(objective, *rest)
 
-    monkeypatch.setattr(fewshot, "train", train)
+    monkeypatch.setattr(head_training, "train", train)
     return starts
 
 

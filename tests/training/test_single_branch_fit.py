@@ -100,9 +100,3 @@ def test_equal_normal_images_are_no_division_by_nothing(arrays, tiny_settings):
     detector = recap.fit(normal, arrays["abnormal"], settings=tiny_settings("recap"))
     assert detector.model.normal_distance is None
     assert 0 <= detector.score(normal[0]).score < 1
-
-
-def test_normal_images_alone_are_a_memory_as_ever(arrays, tiny_settings):
-    detector = recap.fit(arrays["normal"], settings=tiny_settings("recap"))
-    assert detector.card.taught_by is None
-    assert detector.card.mode == "normal-only"

@@ -126,7 +126,9 @@ def result_of(detector: Detector, samples: Sequence[Sample], measured: Measured)
 
 def _drift_bound(detector: Detector) -> Any:
     model = detector.model
-    return model.drift_bound().tolist() if isinstance(model, ReCAP) and model.trained_head else None
+    return (
+        model.drift_bound().tolist() if isinstance(model, ReCAP) and model.has_prototypes else None
+    )
 
 
 def _row(sample: Sample, output: Output) -> dict[str, Any]:

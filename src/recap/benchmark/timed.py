@@ -43,6 +43,12 @@ def _recap(encoder: Encoder, settings: Settings, shots: int) -> nn.Module:
     return model
 
 
+def _normal_only(encoder: Encoder, settings: Settings, shots: int) -> nn.Module:
+    model = new_model(settings, encoder=encoder, taught_by="masks")
+    model.drop_prototypes()
+    return _with_memory(model, shots)
+
+
 def _nearest(encoder: Encoder, settings: Settings, shots: int) -> nn.Module:
     return _with_memory(new_model(settings, trained_head=False, encoder=encoder), shots)
 
@@ -55,6 +61,7 @@ def _static(encoder: Encoder, settings: Settings, shots: int) -> nn.Module:
 
 TIMED: dict[str, TimedMethod] = {
     "recap": TimedMethod(_recap),
+    "normal_only": TimedMethod(_normal_only, zero_shot=False),
     "nearest": TimedMethod(_nearest, zero_shot=False),
     "static": TimedMethod(_static),
     **{
@@ -104,13 +111,13 @@ def _with_memory(model: ReCAP, shots: int) -> ReCAP:
         return model
     encoder, memory = model.encoder, model.settings.memory
     rows = shots * encoder.grid**2
-    if memory.augmented and model.trained_head:  # a detector without a head has no copies
+    if memory.augmented and model.has_prototypes:  # of normal images alone: no copies
         rows *= COPIES
     shape = (
         len(encoder.layers),
-        model.branches if model.trained_head else 1,
+        model.branches if model.has_adapters else 1,
         min(rows, memory.coreset or rows),
-        model.channels if model.trained_head else encoder.width,
+        model.channels if model.has_adapters else encoder.width,
     )
     seeded = torch.Generator().manual_seed(model.settings.seed)
     model.memory = F.normalize(torch.randn(shape, generator=seeded), dim=-1)

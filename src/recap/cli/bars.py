@@ -8,6 +8,7 @@ from typing import Protocol
 STAGES = {
     "encode": "Encoding images",
     "train": "Training",
+    "remember": "Remembering",
     "score": "Scoring",
     "images": "Slices, tiles",
     "previews": "Explaining",

@@ -14,7 +14,10 @@ def speed_command(
     encoder: Annotated[str | None, typer.Option(help="A named encoder, folder or hub id.")] = None,
     random_weights: RandomWeights = False,
     methods: Annotated[
-        str, typer.Option(help="With commas, or all. nearest needs shots and is skipped at 0.")
+        str,
+        typer.Option(
+            help="With commas, or all. normal_only and nearest need shots and are skipped at 0."
+        ),
     ] = "recap,nearest,static",
     shots: Annotated[str, typer.Option(help="Images in the memory; 0 is zero-shot.")] = "0,4,16",
     input_px: Annotated[

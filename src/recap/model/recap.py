@@ -46,7 +46,8 @@ class ReCAP(Scorer):
     """A frozen encoder with adapters, prototypes and a memory of normal patches.
 
     With `trained_head=False` there are neither adapters nor prototypes: the memory holds the
-    encoder's own tokens. That is what fitting on normal images alone gives.
+    encoder's own tokens. That is what fitting on normal images alone gives, unless made-up lesions
+    train adapters; then there are no prototypes after training.
 
     `single` is set where one branch serves maps and scores (`model.branches = "taught"`); it says
     what taught that branch. Seg and det are then the same tokens, prototypes and weights.
@@ -74,7 +75,6 @@ class ReCAP(Scorer):
         super().__init__()
         self.encoder = encoder
         self.settings = settings
-        self.trained_head = trained_head
         self.single = single
         layers, head = len(encoder.layers), settings.model
         if single and head.write_back:
@@ -110,6 +110,16 @@ class ReCAP(Scorer):
         self.register_buffer("class_direction", None)
 
     @property
+    def has_adapters(self) -> bool:
+        """Whether the tokens are adapted; else they are the encoder's own."""
+        return len(self.adapters) > 0
+
+    @property
+    def has_prototypes(self) -> bool:
+        """Whether prototypes have a say; else the memory alone has."""
+        return len(self.prototypes) > 0
+
+    @property
     def starts_principal(self) -> bool:
         """Whether adapters start at the principal directions of the support's tokens."""
         start = self.settings.model.adapter_start
@@ -118,7 +128,7 @@ class ReCAP(Scorer):
     @property
     def writes_back(self) -> bool:
         """Whether adapters change what later blocks see."""
-        return self.trained_head and self.settings.model.write_back
+        return self.has_adapters and self.settings.model.write_back
 
     def adapter(self, layer: int, branch: int) -> Adapter:
         """The adapter of one layer (from 0) and branch."""
@@ -183,12 +193,12 @@ class ReCAP(Scorer):
         if self.writes_back:
             return self._adapt_writing_back(prefix)
         taps = self.taps(prefix)
-        if self.trained_head and not self.single:
+        if self.has_adapters and not self.single:
             return [
                 (self.adapter(layer, SEG)(tap), self.adapter(layer, DET)(tap))
                 for layer, tap in enumerate(taps)
             ]
-        if self.single:
+        if self.has_adapters:
             taps = [self.adapter(layer, DET)(tap) for layer, tap in enumerate(taps)]
         return [(tokens, tokens) for tokens in taps]
 
@@ -205,7 +215,7 @@ class ReCAP(Scorer):
 
     def score_tokens(self, tokens: Tokens, whole: Whole) -> Output:
         """Prototypes, memory and their fusion from the scoring tokens."""
-        prototype, drift = self.prototype_branch(tokens) if self.trained_head else (None, None)
+        prototype, drift = self.prototype_branch(tokens) if self.has_prototypes else (None, None)
         memory = self.memory_branch(tokens) if self.memory is not None else None
         fused = self.fuse(prototype, memory)
         evidence = self.whole_evidence(whole)
@@ -364,10 +374,14 @@ class ReCAP(Scorer):
                 means = torch.stack([tokens.mean(dim=(0, 1)) for tokens in classes])
                 self.pair(layer, branch).start_at(means)
 
+    def drop_prototypes(self) -> None:
+        """Leave judging to the memory."""
+        self.prototypes = nn.ModuleList()
+
     @torch.no_grad()
     def remember(self, normal: Tokens) -> None:
         """Build the memory from the tokens of normal images."""
-        branches = (SEG, DET) if self.trained_head and not self.single else (DET,)
+        branches = (SEG, DET) if self.has_adapters and not self.single else (DET,)
         coreset = self.settings.memory.coreset
         made = [choose_rows(layer[branch], coreset) for layer in normal for branch in branches]
         self.memory = torch.stack([rows for rows, _ in made]).unflatten(0, (-1, len(branches)))

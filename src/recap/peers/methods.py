@@ -1,5 +1,6 @@
 """Every method by its name, ours and the others: settings, fitting, and what it can do."""
 
+import json
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from pathlib import Path
@@ -18,10 +19,13 @@ if TYPE_CHECKING:
 OURS: dict[str, dict[str, Any]] = {
     "recap": {},
     "static": {"model": {"conditioning": "static"}},
-    "nearest": {},
+    "normal_only": {"training": {"made_up_lesions": True}},
+    "nearest": {"training": {"made_up_lesions": False}},
 }
-"""`static`: prototypes that are the same for every image. `nearest`: nearest neighbour on the
-encoder's own tokens, from normal images alone."""
+"""`static`: prototypes that are the same for every image. From normal images alone: `normal_only`,
+whose adapters learn from made-up lesions, and `nearest`, nearest neighbour on the encoder's own
+tokens."""
+NORMAL_ONLY = ("normal_only", "nearest")
 METHODS = (*OURS, *PEERS)
 
 
@@ -36,7 +40,9 @@ def resolve_method(
     check_method(method)
     if method in PEERS:
         return resolve_peer(method, preset, config, overrides, **values)
-    fixed = [f"{s}.{k}={v}" for s, group in OURS[method].items() for k, v in group.items()]
+    fixed = [
+        f"{s}.{k}={json.dumps(v)}" for s, group in OURS[method].items() for k, v in group.items()
+    ]
     return resolve_settings(preset, config, [*overrides, *fixed], **values)
 
 
@@ -50,12 +56,12 @@ def check_method(method: str) -> None:
 
 def uses_abnormal(method: str) -> bool:
     """Whether abnormal support images make a difference."""
-    return not PEERS[method].normal_only if method in PEERS else method != "nearest"
+    return not PEERS[method].normal_only if method in PEERS else method not in NORMAL_ONLY
 
 
 def has_zero_shot(method: str) -> bool:
     """Whether the method can be fitted on other domains alone."""
-    return PEERS[method].zero_shot != "no" if method in PEERS else method != "nearest"
+    return PEERS[method].zero_shot != "no" if method in PEERS else method not in NORMAL_ONLY
 
 
 def encoder_for(settings: AnySettings) -> Any:

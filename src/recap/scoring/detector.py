@@ -174,8 +174,13 @@ Build = Callable[[Card, Encoder], Scorer]
 
 def build_recap(card: Card, encoder: Encoder) -> ReCAP:
     """The model that a bundle of ours describes, without its numbers."""
-    assert isinstance(card.settings, Settings)
-    return ReCAP(encoder, card.settings, card.mode != "normal-only", card.taught_by)
+    settings = card.settings
+    assert isinstance(settings, Settings)
+    if card.mode != "normal-only":
+        return ReCAP(encoder, settings, single=card.taught_by)
+    model = ReCAP(encoder, settings, settings.training.made_up_lesions, card.taught_by)
+    model.drop_prototypes()
+    return model
 
 
 def load_as(

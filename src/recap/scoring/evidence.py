@@ -59,7 +59,7 @@ def find_neighbours(model: ReCAP, tokens: Tokens) -> Neighbours:
 def memory_evidence(model: ReCAP, neighbours: Neighbours, edges: Edges | None) -> Evidence:
     """What the distances to normal patches say."""
     evidence = normalised_distance(neighbours.distance)
-    weight = model.settings.memory.weight if model.trained_head else 1.0
+    weight = model.settings.memory.weight if model.has_prototypes else 1.0
     scores = _pool(model, evidence[:, -1])
     if model.normal_distance is not None:
         beyond = standardised_distance(neighbours.distance[:, -1:], model.normal_distance)

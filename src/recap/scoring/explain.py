@@ -108,7 +108,7 @@ def explain(detector: Detector, image: Source, xy: tuple[int, int] | None = None
         name = getattr(detector.card.settings, "method", type(model).__name__)
         raise RecapError(
             f"'{name}' cannot be explained: only recap's own detectors keep what each layer says. "
-            "Fit with --method recap, static or nearest."
+            "Fit with --method recap, static, normal_only or nearest."
         )
     picture = as_image(image, detector.card.settings.reading)
     resize = SquareResize(picture.size_hw, model.encoder.input_px)
@@ -120,7 +120,7 @@ def explain(detector: Detector, image: Source, xy: tuple[int, int] | None = None
         output = model.score_tokens(tokens, whole)
         edges = whole.edges(model.settings.model.map_edge_px)
         evidence: dict[EvidenceName, Evidence] = {}
-        if model.trained_head:
+        if model.has_prototypes:
             evidence["prototype"] = prototype_evidence(model, tokens, edges)
         neighbours = None
         if model.memory is not None:

@@ -84,8 +84,9 @@ def _is_coreset(model: ReCAP) -> bool:
 
 
 def _remembers_copies(model: ReCAP) -> bool:
+    """Detectors of normal images alone, which have no prototypes, do not."""
     settings = model.settings
-    return model.trained_head and settings.memory.augmented and settings.training.augment
+    return model.has_prototypes and settings.memory.augmented and settings.training.augment
 
 
 def _size(record: dict[str, Any]) -> tuple[int, int] | None:

@@ -19,6 +19,10 @@ STATEMENTS: dict[Mode, str] = {
     "normal-only": "Memory branch alone: fitted on normal images only, so nothing was trained. "
     "Scores are distances of the encoder's own tokens to those images.",
 }
+MADE_UP_LESIONS = (
+    "Memory branch alone: fitted on normal images only. No real lesion was seen: adapters learned "
+    "from lesions made up on those images, and scores are distances of adapted tokens to theirs."
+)
 SINGLE_BRANCH: dict[Teacher, str] = {
     "masks": "One pair of prototypes per layer, trained on lesion masks, gives the map and, by its "
     "peak, the score; fused with a memory of the normal support images.",
@@ -76,6 +80,9 @@ def assemble(
 
 def _statement(mode: Mode, model: Scorer) -> str:
     single = model.single if isinstance(model, ReCAP) else None
+    if mode == "normal-only":
+        learned = isinstance(model, ReCAP) and model.has_adapters
+        return MADE_UP_LESIONS if learned else STATEMENTS[mode]
     if mode != "zero-shot":
         return STATEMENTS[mode] if single is None else SINGLE_BRANCH[single]
     said = STATEMENTS[mode] if single is None else ZERO_SHOT[single]

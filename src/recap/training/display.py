@@ -28,7 +28,7 @@ def map_scale(model: ReCAP, normal: Tokens, pixels: Tensor) -> tuple[float, floa
     """
     images = len(normal[0][0])
     if images < 2:
-        return (0.0, 1.0) if model.trained_head else (0.0, 0.25)
+        return (0.0, 1.0) if model.has_prototypes else (0.0, 0.25)
     chosen = range(0, images, -(-images // COMPARED_IMAGES))
     maps = [_map_without_itself(model, normal, pixels, index).cpu().numpy() for index in chosen]
     # A head that calls most normal pixels abnormal must still leave room above for a colour.
@@ -46,7 +46,7 @@ def _map_without_itself(model: ReCAP, normal: Tokens, pixels: Tensor, index: int
         distances.append(torch.stack([distance, distance]))
     memory = model.pool_distances(torch.stack(distances))
     prototype: BranchOutput | None = None
-    if model.trained_head:
+    if model.has_prototypes:
         prototype, _ = model.prototype_branch(image)
     own = pixels[index : index + 1].to(model.device)
     edges = find_edges(own, model.settings.model.map_edge_px)

@@ -72,7 +72,7 @@ def left_out(
         distances = distances_to_others(model, image, remembered, index, images)
         if distances is None:
             return []
-        prototype = model.prototype_branch(image)[0] if model.trained_head else None
+        prototype = model.prototype_branch(image)[0] if model.has_prototypes else None
         fused = model.fuse(prototype, model.pool_distances(distances))
         own = slice(index, index + 1)
         score = model.with_appearance(fused.score, None if whole is None else whole[own])

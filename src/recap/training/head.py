@@ -1,0 +1,112 @@
+"""Training a head: what it is shown, where it starts, and what becomes of its tokens."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from recap.config import Settings
+from recap.data.augment import COPIES, augment
+from recap.errors import SettingsError
+from recap.model.principal import Spread
+from recap.model.recap import ReCAP, Tokens, concatenate
+from recap.training.checkpoint import Checkpoint
+from recap.training.devices import process_count
+from recap.training.loop import TrainingSet, train
+from recap.training.objective import Objective
+from recap.training.prefix_store import PrefixStore
+from recap.training.progress import Progress
+
+LEARNING_RATE = 1e-3
+
+
+def with_copies(pixels: Tensor, masks: Tensor, settings: Settings) -> tuple[Tensor, Tensor]:
+    """All copies of each image and mask that the settings ask for, those of one image together."""
+    return augment(pixels, masks) if settings.training.augment else (pixels, masks)
+
+
+def copies_of(settings: Settings) -> int:
+    """How many copies of an image stand together, itself included."""
+    return COPIES if settings.training.augment else 1
+
+
+def training_set(
+    model: ReCAP,
+    pixels: Tensor,
+    masks: Tensor,
+    abnormal: Sequence[bool],
+    has_mask: Sequence[bool],
+    settings: Settings,
+    work_dir: Path | None,
+) -> TrainingSet:
+    """Images with all their copies (N, 3, S, S), and what is known of each image (n,)."""
+    store = PrefixStore(
+        model,
+        pixels.__getitem__,
+        len(pixels),
+        limit_bytes=settings.training.cache_gb * 1e9,
+        # Several processes would write the same file; each keeps its own tokens instead.
+        folder=work_dir if process_count() == 1 else None,
+    )
+    origin = torch.arange(len(abnormal)).repeat_interleave(copies_of(settings))
+    return TrainingSet(
+        store=store,
+        abnormal=torch.tensor(abnormal)[origin],
+        masks=masks,
+        has_mask=torch.tensor(has_mask)[origin],
+        origin=origin,
+        domain=torch.zeros_like(origin),
+        teaches=torch.ones_like(origin, dtype=torch.bool),
+    )
+
+
+def train_head(
+    model: ReCAP,
+    data: TrainingSet,
+    settings: Settings,
+    progress: Progress,
+    checkpoint: Checkpoint | None,
+) -> dict[str, float]:
+    """Start adapters and prototypes from the images themselves, and train; the last losses."""
+    normals, abnormals = originals(data, False), originals(data, True)
+    if model.starts_principal:
+        model.start_adapters(_spreads(model, data))
+    model.start_prototypes(adapted(model, data, normals), adapted(model, data, abnormals))
+    objective = Objective(model, settings, _leave_one_out(model, data, normals, settings))
+    rate = settings.training.learning_rate or LEARNING_RATE
+    return train(objective, data, settings, rate, progress, checkpoint)
+
+
+def originals(data: TrainingSet, abnormal: bool | None = None) -> list[int]:
+    """Where the images themselves stand among their copies; of one class, or all."""
+    first = data.origin.diff(prepend=data.origin.new_tensor([-1])) != 0
+    if abnormal is not None:
+        first = first & (data.abnormal == abnormal)
+    return first.nonzero().flatten().tolist()
+
+
+@torch.no_grad()
+def adapted(model: ReCAP, data: TrainingSet, indices: list[int]) -> Tokens:
+    """Scoring tokens of some images, adapted one by one."""
+    device = model.device
+    return concatenate([model.adapt(data.store[[i]].to(device)) for i in indices])
+
+
+def _spreads(model: ReCAP, data: TrainingSet) -> list[Spread]:
+    """How the tokens of each layer differ, over all copies of all images."""
+    spreads = [Spread(model.encoder.width) for _ in model.encoder.layers]
+    for index in range(len(data.origin)):
+        for spread, tokens in zip(spreads, model.taps(data.store[[index]]), strict=True):
+            spread.add(tokens)
+    return spreads
+
+
+def _leave_one_out(
+    model: ReCAP, data: TrainingSet, normals: list[int], settings: Settings
+) -> Tensor | None:
+    if not settings.training.train_with_memory:
+        return None
+    if len(normals) < 2:
+        raise SettingsError("training.train_with_memory needs at least 2 normal images, got 1.")
+    return data.store[normals].to(model.device)

@@ -1,0 +1,46 @@
+"""Lesions made up on normal images, to teach adapters where no real lesion was given."""
+
+import torch
+from torch import Generator, Tensor
+
+from recap.data.lesions import LESIONS, Lesion, draw_region, visibly_changed
+
+TRIES = 20
+"""Places tried for a lesion; on the last one it stays, however little of it can be seen."""
+SMALLEST = 1e-3
+"""Share of the image that a lesion must visibly change: about half a patch."""
+
+
+def make_lesions(pixels: Tensor, copies: int, seed: int) -> tuple[Tensor, Tensor]:
+    """Every image once more with a lesion on it, and where that is.
+
+    `pixels` (N, 3, S, S) are normal images, the `copies` of each together. The kinds of lesions
+    take turns; what is pasted comes from another image where there is one.
+    """
+    generator = Generator().manual_seed(seed)
+    changed, masks = [], []
+    for index, image in enumerate(pixels):
+        donors = _others(len(pixels), index, copies)
+        kind = LESIONS[index % len(LESIONS)]
+        lesion, mask = _visible_lesion(kind, image, pixels, donors, generator)
+        changed.append(lesion)
+        masks.append(mask)
+    return torch.stack(changed), torch.stack(masks)
+
+
+def _others(count: int, index: int, copies: int) -> list[int]:
+    """Images that are no copies of the same one; if there are none, all."""
+    return [i for i in range(count) if i // copies != index // copies] or list(range(count))
+
+
+def _visible_lesion(
+    kind: Lesion, image: Tensor, pixels: Tensor, donors: list[int], generator: Generator
+) -> tuple[Tensor, Tensor]:
+    """One that covers enough pixels: air pasted on air cannot be seen."""
+    for _ in range(TRIES):
+        donor = pixels[donors[int(torch.randint(len(donors), (), generator=generator))]]
+        changed = kind(image, donor, draw_region(image, generator), generator)
+        mask = visibly_changed(changed, image)
+        if float(mask.float().mean()) >= SMALLEST:
+            break
+    return changed, mask

@@ -1,0 +1,93 @@
+"""Fitting on normal images alone: a memory of them, on tokens that made-up lesions may adapt.
+
+Without a lesion there is nothing to train on but lesions that are made up. What these teach is
+which way tokens move when tissue changes; prototypes of made-up lesions would judge real ones by
+them, so they are dropped after training and distances to normal patches are the score.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from recap.config import Settings
+from recap.encoders.vit import Encoder
+from recap.model.build import new_model
+from recap.model.recap import ReCAP, Tokens, concatenate
+from recap.scoring.detector import Detector
+from recap.training.assemble import assemble, fingerprint
+from recap.training.checkpoint import Checkpoint
+from recap.training.devices import choose_device
+from recap.training.display import map_scale
+from recap.training.estimate import with_estimate
+from recap.training.head import copies_of, train_head, training_set, with_copies
+from recap.training.loop import TrainingSet
+from recap.training.made_up import make_lesions
+from recap.training.progress import Progress
+from recap.training.support import SupportImage, stack_support
+
+MOST_TEACHING = 16
+"""Images that get lesions, spread over all that are given: more take longer and teach no more."""
+
+
+def fit_normal_only(
+    support: Sequence[SupportImage],
+    settings: Settings,
+    work_dir: Path | None,
+    device: str,
+    progress: Progress,
+    encoder: Encoder | None,
+) -> Detector:
+    """Fit on normal images; with `work_dir` an interrupted fit goes on where it stopped."""
+    learns = settings.training.made_up_lesions
+    model = new_model(settings, learns, encoder, taught_by="masks").to(choose_device(device))
+    pixels, _ = stack_support(support, model.encoder.input_px)
+    records = [{**item.record, "size_hw": list(item.image.size_hw)} for item in support]
+    losses: dict[str, float] = {}
+    if learns:
+        checkpoint = None
+        if work_dir is not None:
+            mark = fingerprint("normal-only", settings, model.encoder, records)
+            checkpoint = Checkpoint(work_dir, mark)
+        data = _with_lesions(model, pixels, settings, work_dir)
+        data.store.fill(progress)
+        losses = train_head(model, data, settings, progress, checkpoint)
+        model.drop_prototypes()
+    tokens, descriptors = _tokens(model, pixels, progress)
+    model.remember(tokens)
+    scale = map_scale(model, tokens, pixels)
+    detector = assemble(model, "normal-only", settings, records, losses, scale)
+    return with_estimate(detector, tokens, pixels, tokens, descriptors)
+
+
+def _with_lesions(
+    model: ReCAP, pixels: Tensor, settings: Settings, work_dir: Path | None
+) -> TrainingSet:
+    """Normal images (n, 3, S, S), and each copy of them once more with a lesion of its own."""
+    chosen = pixels[:: -(-len(pixels) // MOST_TEACHING)]
+    nothing = torch.zeros(len(chosen), *pixels.shape[-2:], dtype=torch.bool)
+    normal, empty = with_copies(chosen, nothing, settings)
+    lesions, masks = make_lesions(normal, copies_of(settings), settings.seed)
+    return training_set(
+        model,
+        torch.cat([normal, lesions]),
+        torch.cat([empty, masks]),
+        [False] * len(chosen) + [True] * len(chosen),
+        [True] * (2 * len(chosen)),
+        settings,
+        work_dir,
+    )
+
+
+@torch.no_grad()
+def _tokens(model: ReCAP, pixels: Tensor, progress: Progress) -> tuple[Tokens, Tensor]:
+    """Tokens of all images, and their descriptors (n, D)."""
+    tokens, descriptors = [], []
+    for index, image in enumerate(pixels):
+        progress("remember", index, len(pixels), "")
+        prefix = model.prefix(image[None].to(model.device))
+        tokens.append(model.adapt(prefix))
+        descriptors.append(model.describe(prefix))
+    progress("remember", len(pixels), len(pixels), "")
+    return concatenate(tokens), torch.cat(descriptors)
