@@ -130,7 +130,9 @@ def test_progress_tells_every_stage(settings):
         settings=settings,
         progress=lambda stage, done, total, detail: steps.append((stage, done, total)),
     )
-    assert steps == [("encode", 0, 3), ("encode", 3, 3), ("train", 0, 1), ("train", 1, 1)]
+    encoded = [("encode", 0, 5), ("encode", 5, 5)]  # three images, two lesions made up on normals
+    trained = [(stage, done, 1) for stage in ("train", "train_maps") for done in (0, 1)]
+    assert steps == encoded + trained
 
 
 def test_errors_have_one_root(settings, tmp_path):

@@ -124,8 +124,9 @@ class TrainingSettings(Section):
     augment: bool = True
     """Few-shot: eleven fixed copies of every support image."""
     made_up_lesions: bool = False
-    """Normal images alone: adapters learn from lesions that are made up on them; otherwise
-    nothing is trained, and the memory compares the encoder's own tokens."""
+    """Where no mask is given, lesions that are made up on the normal images teach instead: the
+    adapters of a detector of normal images alone, in which nothing is trained otherwise; and, with
+    `model.branches = "taught"`, a branch for maps beside the one for scores that labels teach."""
     separation_margin: Annotated[float, Field(ge=-1, le=1)] = 0.0
     separation_weight: Annotated[float, Field(ge=0)] = 0.1
     train_with_memory: bool = False

@@ -26,7 +26,7 @@ def test_each_part_is_taken_back_alone_and_then_all(preset):
             }
         )
         assert back == settings
-    assert len(variants) == {"recap": 11, "paper": 5}[preset]
+    assert len(variants) == {"recap": 12, "paper": 5}[preset]
 
 
 def test_a_recipe_of_nothing_is_told():
@@ -44,4 +44,4 @@ def test_score_time_parts_share_one_fit_and_pools_are_told_apart():
     fits = {label: cells[0].fit_name for label, cells in pool.variants.items()}
     assert fits["model.map_blur_px = 0.0"] == fits["all of it"]
     assert fits["model.map_logit_scale = none"] == fits["all of it"]
-    assert len(set(fits.values())) == 10  # all of it, seven parts, epochs, none of it
+    assert len(set(fits.values())) == 11  # all of it, eight parts, epochs, none of it

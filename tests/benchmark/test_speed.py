@@ -13,7 +13,7 @@ from recap.benchmark.timed import TIMED, TimedMethod, added_parameters, run_bare
 from recap.config import resolve_settings
 from recap.errors import InputError, SettingsError
 from recap.model.build import new_model
-from recap.peers.methods import OURS
+from recap.peers.methods import NORMAL_ONLY, OURS
 
 PATCHES, WIDTH, LAYERS, PX = 25, 32, 4, 70
 
@@ -73,14 +73,13 @@ def test_the_garbage_collector_comes_back():
 
 @pytest.mark.parametrize("preset", ["recap", "fast", "paper"])
 @pytest.mark.parametrize("coreset", [None, 30])
-@pytest.mark.parametrize("method", ["recap", "nearest", "static"])
+@pytest.mark.parametrize("method", ["recap", "normal_only", "nearest", "static"])
 def test_the_memory_is_as_large_as_a_fitted_one(tiny_encoder, method, coreset, preset):
+    """Of ours without masks: two branches where lesions are made up, or as published."""
     settings = resolve_settings(preset, memory={"coreset": coreset})
     model = timed_model(method, tiny_encoder, settings, shots=2)
-    head = method != "nearest"
-    fitted = new_model(
-        settings, trained_head=head, encoder=tiny_encoder, taught_by="labels" if head else None
-    )
+    taught_by = "masks" if method == "normal_only" else None
+    fitted = new_model(settings, method != "nearest", tiny_encoder, taught_by)
     with torch.no_grad():
         fitted.remember(fitted.adapt(fitted.prefix(torch.rand(2, 3, PX, PX))))
     assert model.memory.shape == fitted.memory.shape
@@ -106,7 +105,7 @@ def test_models_share_the_encoder_and_answer(tiny_encoder):
         assert output.score.shape == (1,)
         assert output.map.shape == (1, PX, PX)
         assert (output.memory is not None) == (shots > 0)
-        assert (output.prototype is not None) == (method != "nearest")
+        assert (output.prototype is not None) == (method not in NORMAL_ONLY)
         if method == "static":
             assert output.drift.abs().max() < 1e-6
 
@@ -141,7 +140,7 @@ def test_only_combinations_that_make_sense():
         ("nearest", 4),
     ]
     assert {one.method for one in plan_contenders(["all"], [1])} == set(TIMED)
-    with pytest.raises(InputError, match=r"'nearset'.*recap, nearest, static"):
+    with pytest.raises(InputError, match=r"'nearset'.*recap, normal_only, nearest, static"):
         plan_contenders(["nearset"], [0])
     with pytest.raises(InputError, match="nearest: nothing to time at 0 shots"):
         plan_contenders(["nearest"], [0])

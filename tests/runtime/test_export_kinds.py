@@ -30,7 +30,8 @@ def fit_on(
 
 # An export takes long: two kinds of conditioning come with other kinds, the rest are gated.
 @pytest.mark.parametrize(
-    "kind", ["write-back, static", "zero-shot, tokens", "normal-only", "masks", "labels"]
+    "kind",
+    ["write-back, static", "zero-shot, tokens", "nearest", "normal-only", "masks", "labels"],
 )
 def test_every_kind_is_exported(
     kind: str,
@@ -47,9 +48,11 @@ def test_every_kind_is_exported(
         detector = fit_zero_shot(phantoms[:1], settings)
     elif kind in ("masks", "labels"):
         detector = fit_on(phantoms[0], small_settings("recap"), masks=kind == "masks")
-        assert detector.card.taught_by == kind
-    elif kind == "normal-only":
-        detector = fit_on(phantoms[0], small_settings("fast"), abnormal=False)
+        assert detector.model.branches == (1 if kind == "masks" else 2)
+    elif kind in ("nearest", "normal-only"):
+        preset = "fast" if kind == "nearest" else "recap"
+        detector = fit_on(phantoms[0], small_settings(preset), abnormal=False)
+        assert detector.model.has_adapters == (kind == "normal-only")
     else:
         settings = small_settings("paper", model={"conditioning": "static"})
         detector = fit_on(phantoms[0], settings)

@@ -25,6 +25,7 @@ def test_every_image_gets_a_lesion_of_its_own():
 
 
 def test_the_seed_decides_all():
+    torch.manual_seed(5)  # the state of the global generator must not matter
     one, again, other = (make_lesions(pictures(4), 2, seed)[0] for seed in (3, 3, 4))
     assert torch.equal(one, again)
     assert not torch.equal(one, other)
@@ -45,11 +46,10 @@ def test_kinds_take_turns_and_donors_are_other_images(monkeypatch):
         return lesion
 
     monkeypatch.setattr(made_up, "LESIONS", tuple(recording(kind) for kind in "abc"))
-    for seed in range(10):
-        make_lesions(pixels, 3, seed)
-    assert [kind for kind, _, _ in seen] == list("abc") * 20
+    make_lesions(pixels, 3, seed=0)
+    assert [kind for kind, _, _ in seen] == list("abcabc")
     assert all(image // 3 != donor // 3 for _, image, donor in seen)
-    assert {donor for _, _, donor in seen} == set(range(6))
+    assert len({donor for _, _, donor in seen}) > 1
 
 
 def test_a_single_image_is_its_own_donor():

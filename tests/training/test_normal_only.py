@@ -7,7 +7,7 @@ import torch
 import recap
 from recap.model.recap import ReCAP
 from recap.scoring.explain import explain
-from recap.training import head, loop, normal_only, prefix_store
+from recap.training import head, lesion_head, loop, prefix_store
 
 
 @pytest.fixture
@@ -99,7 +99,7 @@ def test_copies_have_lesions_each_and_some_images_teach(arrays, tiny_settings, m
         return original(objective, data, *rest)
 
     monkeypatch.setattr(head, "train", train)
-    monkeypatch.setattr(normal_only, "MOST_TEACHING", 2)
+    monkeypatch.setattr(lesion_head, "MOST_TEACHING", 2)
     normal = arrays["normal"] + arrays["normal"][:2]
     training = {"augment": True, "epochs": 1, "batch_size": 44}
     detector = recap.fit(normal, settings=tiny_settings("recap", training=training))

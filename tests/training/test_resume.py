@@ -46,11 +46,18 @@ def test_killed_while_encoding(
 
 @pytest.mark.usefixtures("careful")
 @pytest.mark.parametrize(
-    ("preset", "masks"),
-    [("fast", True), ("fast", False), ("paper", True), ("recap", True), ("recap", False)],
+    ("preset", "masks", "stage", "left"),
+    [
+        ("fast", True, "train", 2),
+        ("fast", False, "train", 2),
+        ("paper", True, "train", 2),
+        ("recap", True, "train", 2),
+        ("recap", False, "train", 2 + 3),  # and three of the branch for maps
+        ("recap", False, "train_maps", 2),
+    ],
 )
 def test_killed_while_training(
-    preset, masks, arrays, tiny_settings, bytes_of, tmp_path, count_calls
+    preset, masks, stage, left, arrays, tiny_settings, bytes_of, tmp_path, count_calls
 ):
     """Without masks the segmentation branch has no optimiser state, which must not matter."""
     settings, work = tiny_settings(preset, training={"epochs": 3}), tmp_path / "work"
@@ -58,10 +65,10 @@ def test_killed_while_training(
         del arrays["masks"]
     whole = bytes_of(recap.fit(**arrays, settings=settings))
     with pytest.raises(KeyboardInterrupt):
-        recap.fit(**arrays, settings=settings, work_dir=work, progress=killer("train", 2))
+        recap.fit(**arrays, settings=settings, work_dir=work, progress=killer(stage, 2))
     epochs = count_calls(loop, "_train_epoch")
     resumed = recap.fit(**arrays, settings=settings, work_dir=work)
-    assert len(epochs) == 2  # the kill came before the second epoch was saved
+    assert len(epochs) == left  # the kill came before the second epoch was saved
     assert bytes_of(resumed) == whole
 
 

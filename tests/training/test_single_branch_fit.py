@@ -24,7 +24,7 @@ def test_masks_teach_where_there_are_some(arrays, tiny_settings):
 
 
 def test_labels_teach_where_there_are_no_masks(arrays, tiny_settings):
-    detector = fit(arrays, tiny_settings("recap"), None)
+    detector = fit(arrays, tiny_settings("recap", training={"made_up_lesions": False}), None)
     assert detector.card.taught_by == detector.model.single == "labels"
     assert "No mask was seen" in detector.card.statement
     assert detector.card.losses["segmentation"] == 0

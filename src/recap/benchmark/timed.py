@@ -30,13 +30,16 @@ class TimedMethod:
 
 
 def _recap(encoder: Encoder, settings: Settings, shots: int) -> nn.Module:
-    taught_by: Teacher | None = "labels" if shots else choose_teacher(settings, has_masks=True)
+    # What labels taught costs most: the image as a whole has a share in its score, and lesions
+    # that were made up may have taught a second branch.
+    by_labels: Teacher | None = None if settings.training.made_up_lesions else "labels"
+    taught_by = by_labels if shots else choose_teacher(settings, has_masks=True)
     model = new_model(settings, encoder=encoder, taught_by=taught_by)
     _with_memory(model, shots)
-    # A single branch that labels taught costs most: the image as a whole has a share in its score.
-    if shots and model.single and settings.memory.score == "standardised":
+    taught = settings.model.branches == "taught"
+    if shots and taught and settings.memory.score == "standardised":
         model.normal_distance = torch.ones(2, len(encoder.layers))
-    if shots and model.single and settings.model.appearance_weight:
+    if shots and taught and settings.model.appearance_weight:
         model.appearance_direction = torch.zeros(2 * len(encoder.layers) * encoder.width + 1)
     if not shots and settings.model.zero_shot_score == "class_tokens":
         model.class_direction = torch.zeros(len(encoder.layers) * encoder.width + 1)

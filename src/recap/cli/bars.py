@@ -8,6 +8,7 @@ from typing import Protocol
 STAGES = {
     "encode": "Encoding images",
     "train": "Training",
+    "train_maps": "Training maps",
     "remember": "Remembering",
     "score": "Scoring",
     "images": "Slices, tiles",

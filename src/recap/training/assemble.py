@@ -23,6 +23,11 @@ MADE_UP_LESIONS = (
     "Memory branch alone: fitted on normal images only. No real lesion was seen: adapters learned "
     "from lesions made up on those images, and scores are distances of adapted tokens to theirs."
 )
+MAPS_FROM_LESIONS = (
+    "Prototypes trained on image labels give the score. No mask was seen: others, trained on "
+    "lesions made up on the normal support images, give the map, which shows what is unlike them. "
+    "Both are fused with a memory of the normal support images."
+)
 SINGLE_BRANCH: dict[Teacher, str] = {
     "masks": "One pair of prototypes per layer, trained on lesion masks, gives the map and, by its "
     "peak, the score; fused with a memory of the normal support images.",

@@ -11,17 +11,32 @@ from recap.encoders.vit import Encoder
 from recap.errors import InputError
 from recap.model.appearance import appearance, solve_appearance
 from recap.model.build import new_model
-from recap.model.recap import ReCAP, Teacher, Tokens
+from recap.model.recap import ReCAP, Teacher, Tokens, join_heads
 from recap.scoring.detector import Detector
-from recap.training.assemble import assemble, fingerprint
+from recap.training.assemble import MAPS_FROM_LESIONS, assemble, fingerprint
 from recap.training.checkpoint import Checkpoint
 from recap.training.devices import choose_device
 from recap.training.display import map_scale
 from recap.training.estimate import with_estimate
-from recap.training.head import adapted, originals, train_head, training_set, with_copies
+from recap.training.head import (
+    adapted,
+    frozen_tokens,
+    originals,
+    train_head,
+    training_set,
+    with_copies,
+)
 from recap.training.left_out import left_out_appearance, normal_distance
+from recap.training.lesion_head import (
+    Lesions,
+    copy_numbers,
+    lesions_on,
+    teaching_images,
+    train_on_lesions,
+)
 from recap.training.loop import TrainingSet
 from recap.training.normal_only import fit_normal_only
+from recap.training.prefix_store import PrefixStore, SomeOf
 from recap.training.progress import Progress, silent
 from recap.training.support import SupportImage, stack_support, supervised_maps
 
@@ -48,29 +63,69 @@ def fit_few_shot(
     taught_by: Teacher = "masks" if any(supervised_maps(support)) else "labels"
     model = new_model(settings, encoder=encoder, taught_by=taught_by).to(choose_device(device))
     records = [{**item.record, "size_hw": list(item.image.size_hw)} for item in support]
-    checkpoint = None
-    if work_dir is not None:
-        checkpoint = Checkpoint(work_dir, fingerprint("few-shot", settings, model.encoder, records))
+    mark = fingerprint("few-shot", settings, model.encoder, records)
+    checkpoint = Checkpoint(work_dir, mark) if work_dir is not None else None
     pixels, masks = stack_support(support, model.encoder.input_px)
+    copies, copied_masks = with_copies(pixels, masks, settings)
+    lesions = None
+    if model.single == "labels" and settings.training.made_up_lesions:
+        normals = teaching_images(int((~abnormal).sum()))
+        lesions = lesions_on(copies, copy_numbers(normals, settings), settings)
+    shown = copies if lesions is None else torch.cat([copies, lesions.pixels])
+    store = frozen_tokens(model, shown, settings, work_dir)
+    store.fill(progress)
     data = training_set(
-        model,
-        *with_copies(pixels, masks, settings),
+        SomeOf(store, range(len(copies))),
+        copied_masks,
         abnormal.tolist(),
         supervised_maps(support),
         settings,
-        work_dir,
     )
-    data.store.fill(progress)
     losses = train_head(model, data, settings, progress, checkpoint)
+    learns_labels, statement = model.single == "labels", None
+    if lesions is not None:
+        statement = MAPS_FROM_LESIONS
+        maps_dir = work_dir / "maps" if work_dir is not None else None
+        maps, map_losses = _fit_maps(model, store, lesions, maps_dir, mark, progress)
+        model, losses = join_heads(maps, model), _summed(losses, map_losses)
     tokens, remembered = _remember(model, data, settings)
     whole = None
-    if model.single == "labels":
+    if learns_labels:
         whole = _learn_labels(model, data, abnormal, settings, tokens, remembered)
     normal_pixels = pixels[~abnormal]
     scale = map_scale(model, tokens, normal_pixels)
-    detector = assemble(model, "few-shot", settings, records, losses, scale)
+    detector = assemble(model, "few-shot", settings, records, losses, scale, statement)
     descriptors = _of_originals(model.describe, model, data)
     return with_estimate(detector, tokens, normal_pixels, remembered, descriptors, whole)
+
+
+def _fit_maps(
+    scores: ReCAP,
+    store: PrefixStore,
+    lesions: Lesions,
+    work_dir: Path | None,
+    mark: str,
+    progress: Progress,
+) -> tuple[ReCAP, dict[str, float]]:
+    """A head for maps beside one for scores that labels alone taught, and its last losses.
+
+    What labels teach tells images apart, wherever that shows; a map should show what is unlike
+    normal tissue. Each head is trained as if it were alone.
+    """
+    settings = scores.settings
+    maps = new_model(settings, encoder=scores.encoder, taught_by="masks").to(scores.device)
+    numbers = [*lesions.made_on, *range(len(store) - len(lesions.masks), len(store))]
+    checkpoint = Checkpoint(work_dir, mark) if work_dir is not None else None
+
+    def of_maps(stage: str, done: int, total: int, detail: str) -> None:
+        progress(f"{stage}_maps", done, total, detail)
+
+    tokens = SomeOf(store, numbers)
+    return maps, train_on_lesions(maps, tokens, lesions.masks, settings, of_maps, checkpoint)
+
+
+def _summed(one: dict[str, float], other: dict[str, float]) -> dict[str, float]:
+    return {name: value + other[name] for name, value in one.items()}
 
 
 def _remember(model: ReCAP, data: TrainingSet, settings: Settings) -> tuple[Tokens, Tokens]:

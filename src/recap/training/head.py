@@ -15,7 +15,7 @@ from recap.training.checkpoint import Checkpoint
 from recap.training.devices import process_count
 from recap.training.loop import TrainingSet, train
 from recap.training.objective import Objective
-from recap.training.prefix_store import PrefixStore
+from recap.training.prefix_store import PrefixStore, PrefixTokens
 from recap.training.progress import Progress
 
 LEARNING_RATE = 1e-3
@@ -31,17 +31,11 @@ def copies_of(settings: Settings) -> int:
     return COPIES if settings.training.augment else 1
 
 
-def training_set(
-    model: ReCAP,
-    pixels: Tensor,
-    masks: Tensor,
-    abnormal: Sequence[bool],
-    has_mask: Sequence[bool],
-    settings: Settings,
-    work_dir: Path | None,
-) -> TrainingSet:
-    """Images with all their copies (N, 3, S, S), and what is known of each image (n,)."""
-    store = PrefixStore(
+def frozen_tokens(
+    model: ReCAP, pixels: Tensor, settings: Settings, work_dir: Path | None
+) -> PrefixStore:
+    """Tokens of images (N, 3, S, S), each computed once; to be filled."""
+    return PrefixStore(
         model,
         pixels.__getitem__,
         len(pixels),
@@ -49,6 +43,16 @@ def training_set(
         # Several processes would write the same file; each keeps its own tokens instead.
         folder=work_dir if process_count() == 1 else None,
     )
+
+
+def training_set(
+    store: PrefixTokens,
+    masks: Tensor,
+    abnormal: Sequence[bool],
+    has_mask: Sequence[bool],
+    settings: Settings,
+) -> TrainingSet:
+    """Images with all their copies, and what is known of each image (n,)."""
     origin = torch.arange(len(abnormal)).repeat_interleave(copies_of(settings))
     return TrainingSet(
         store=store,

@@ -15,7 +15,7 @@ from recap.errors import TrainingError
 from recap.training.checkpoint import Checkpoint
 from recap.training.devices import Workers, is_main_process
 from recap.training.objective import Batch, Objective
-from recap.training.prefix_store import PrefixStore
+from recap.training.prefix_store import PrefixTokens
 from recap.training.progress import Progress
 
 BETAS = (0.5, 0.999)
@@ -26,7 +26,7 @@ SAVE_EVERY_S = 10.0
 class TrainingSet:
     """Frozen tokens and targets of all training images (copies included)."""
 
-    store: PrefixStore
+    store: PrefixTokens
     abnormal: Tensor  # (N,) bool
     masks: Tensor  # (N, S, S) bool
     has_mask: Tensor  # (N,) bool

@@ -15,7 +15,8 @@ def make_lesions(pixels: Tensor, copies: int, seed: int) -> tuple[Tensor, Tensor
     """Every image once more with a lesion on it, and where that is.
 
     `pixels` (N, 3, S, S) are normal images, the `copies` of each together. The kinds of lesions
-    take turns; what is pasted comes from another image where there is one.
+    take turns; what is pasted comes from another image where there is one. The seed decides the
+    rest, so that seeds of a fit also tell how much depends on which lesions there were.
     """
     generator = Generator().manual_seed(seed)
     changed, masks = [], []

@@ -21,14 +21,10 @@ from recap.training.checkpoint import Checkpoint
 from recap.training.devices import choose_device
 from recap.training.display import map_scale
 from recap.training.estimate import with_estimate
-from recap.training.head import copies_of, train_head, training_set, with_copies
-from recap.training.loop import TrainingSet
-from recap.training.made_up import make_lesions
+from recap.training.head import frozen_tokens, with_copies
+from recap.training.lesion_head import lesions_on, teaching_images, train_on_lesions
 from recap.training.progress import Progress
 from recap.training.support import SupportImage, stack_support
-
-MOST_TEACHING = 16
-"""Images that get lesions, spread over all that are given: more take longer and teach no more."""
 
 
 def fit_normal_only(
@@ -46,13 +42,8 @@ def fit_normal_only(
     records = [{**item.record, "size_hw": list(item.image.size_hw)} for item in support]
     losses: dict[str, float] = {}
     if learns:
-        checkpoint = None
-        if work_dir is not None:
-            mark = fingerprint("normal-only", settings, model.encoder, records)
-            checkpoint = Checkpoint(work_dir, mark)
-        data = _with_lesions(model, pixels, settings, work_dir)
-        data.store.fill(progress)
-        losses = train_head(model, data, settings, progress, checkpoint)
+        mark = fingerprint("normal-only", settings, model.encoder, records)
+        losses = _train(model, pixels, settings, work_dir, mark, progress)
         model.drop_prototypes()
     tokens, descriptors = _tokens(model, pixels, progress)
     model.remember(tokens)
@@ -61,23 +52,23 @@ def fit_normal_only(
     return with_estimate(detector, tokens, pixels, tokens, descriptors)
 
 
-def _with_lesions(
-    model: ReCAP, pixels: Tensor, settings: Settings, work_dir: Path | None
-) -> TrainingSet:
-    """Normal images (n, 3, S, S), and each copy of them once more with a lesion of its own."""
-    chosen = pixels[:: -(-len(pixels) // MOST_TEACHING)]
+def _train(
+    model: ReCAP,
+    pixels: Tensor,
+    settings: Settings,
+    work_dir: Path | None,
+    mark: str,
+    progress: Progress,
+) -> dict[str, float]:
+    """Train adapters on normal images (n, 3, S, S) and on lesions made up on them."""
+    checkpoint = Checkpoint(work_dir, mark) if work_dir is not None else None
+    chosen = pixels[list(teaching_images(len(pixels)))]
     nothing = torch.zeros(len(chosen), *pixels.shape[-2:], dtype=torch.bool)
-    normal, empty = with_copies(chosen, nothing, settings)
-    lesions, masks = make_lesions(normal, copies_of(settings), settings.seed)
-    return training_set(
-        model,
-        torch.cat([normal, lesions]),
-        torch.cat([empty, masks]),
-        [False] * len(chosen) + [True] * len(chosen),
-        [True] * (2 * len(chosen)),
-        settings,
-        work_dir,
-    )
+    normal, _ = with_copies(chosen, nothing, settings)
+    lesions = lesions_on(normal, list(range(len(normal))), settings)
+    store = frozen_tokens(model, torch.cat([normal, lesions.pixels]), settings, work_dir)
+    store.fill(progress)
+    return train_on_lesions(model, store, lesions.masks, settings, progress, checkpoint)
 
 
 @torch.no_grad()

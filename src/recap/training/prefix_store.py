@@ -3,7 +3,7 @@
 import json
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -27,6 +27,29 @@ class HasPrefix(Protocol):
 
     def prefix(self, pixels: Tensor) -> Tensor:
         """That part, for a batch of images."""
+
+
+class PrefixTokens(Protocol):
+    """`tokens[indices]` gives the frozen prefix of those images."""
+
+    def __getitem__(self, indices: list[int]) -> Tensor:
+        """(B, …) of some images."""
+
+    def __len__(self) -> int:
+        """How many images there are."""
+
+
+class SomeOf:
+    """Some images of a store, under numbers of their own."""
+
+    def __init__(self, tokens: PrefixTokens, numbers: Sequence[int]) -> None:
+        self._tokens, self._numbers = tokens, numbers
+
+    def __getitem__(self, indices: list[int]) -> Tensor:
+        return self._tokens[[self._numbers[index] for index in indices]]
+
+    def __len__(self) -> int:
+        return len(self._numbers)
 
 
 class PrefixStore:

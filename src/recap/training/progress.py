@@ -4,7 +4,8 @@ from typing import Protocol
 
 
 class Progress(Protocol):
-    """`progress(stage, done, total, detail)`; stages are `encode`, `train` and `remember`."""
+    """`progress(stage, done, total, detail)`; stages are `encode`, `train`, `train_maps`
+    and `remember`."""
 
     def __call__(self, stage: str, done: int, total: int, detail: str) -> None:
         """Take note of a step."""

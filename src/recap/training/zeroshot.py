@@ -57,8 +57,9 @@ def fit_zero_shot(
         checkpoint = Checkpoint(
             work_dir, fingerprint("zero-shot", settings, model.encoder, records)
         )
-    data = _training_set(model, samples, settings, work_dir)
-    data.store.fill(progress)
+    store = _frozen_tokens(model, samples, settings, work_dir)
+    store.fill(progress)
+    data = _training_set(model, samples, settings, store)
     if settings.model.prototype_init == "source_means":
         _start_at_source_means(model, data)
     rate = settings.training.learning_rate or LEARNING_RATE
@@ -106,17 +107,23 @@ def source_records(samples: Sequence[Sample]) -> list[dict[str, str | None]]:
     return [{**r, "domain": s.domain} for r, s in zip(records, samples, strict=True)]
 
 
-def _training_set(
+def _frozen_tokens(
     model: ReCAP, samples: list[Sample], settings: Settings, work_dir: Path | None
-) -> TrainingSet:
+) -> PrefixStore:
     size = model.encoder.input_px
-    store = PrefixStore(
+    return PrefixStore(
         model,
         lambda index: square_pixels(samples[index], size, settings.reading),
         len(samples),
         limit_bytes=settings.training.cache_gb * 1e9,
         folder=work_dir if process_count() == 1 else None,
     )
+
+
+def _training_set(
+    model: ReCAP, samples: list[Sample], settings: Settings, store: PrefixStore
+) -> TrainingSet:
+    size = model.encoder.input_px
     with_masks = {sample.domain for sample in samples if sample.mask is not None}
     names = sorted({sample.domain for sample in samples})
     has_mask = torch.tensor([sample.domain in with_masks for sample in samples])
