@@ -51,7 +51,10 @@ def test_published_latencies_on_request(speed):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--methods", "recap,mvfaa"], "Unknown method 'mvfaa'. Choose from: recap, nearest"),
+        (
+            ["--methods", "recap,mvfaa"],
+            "Unknown method 'mvfaa'. Choose from: recap, normal_only, nearest",
+        ),
         (["--methods", "nearest", "--shots", "0"], "nothing to time at 0 shots"),
         (["--input-px", "big"], "not a list of numbers"),
         (["--input-px", "8"], "encoder.input_px = 8"),

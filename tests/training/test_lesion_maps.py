@@ -6,7 +6,8 @@ import torch
 
 import recap
 from recap.errors import SettingsError
-from recap.model.recap import ReCAP, join_heads
+from recap.model.join import join_heads
+from recap.model.recap import ReCAP
 from recap.scoring.explain import explain
 
 

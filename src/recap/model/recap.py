@@ -391,18 +391,6 @@ class ReCAP(Scorer):
         )
 
 
-def join_heads(maps: ReCAP, scores: ReCAP) -> ReCAP:
-    """Two heads of one branch each as the seg and the det branch of one model, without a memory."""
-    joined = ReCAP(scores.encoder, scores.settings)
-    for place in range(len(joined.adapters)):
-        layer, branch = divmod(place, 2)
-        head = scores if branch == DET else maps
-        joined.adapters[place] = head.adapter(layer, branch)
-        joined.prototypes[place] = head.pair(layer, branch)
-    joined.theta_seg, joined.theta_det = maps.theta_seg, scores.theta_det
-    return joined.to(scores.device)
-
-
 def concatenate(images: Sequence[Tokens]) -> Tokens:
     """Join the tokens of several images along the batch."""
     return [

@@ -11,7 +11,8 @@ from recap.encoders.vit import Encoder
 from recap.errors import InputError
 from recap.model.appearance import appearance, solve_appearance
 from recap.model.build import new_model
-from recap.model.recap import ReCAP, Teacher, Tokens, join_heads
+from recap.model.join import join_heads
+from recap.model.recap import ReCAP, Teacher, Tokens
 from recap.scoring.detector import Detector
 from recap.training.assemble import MAPS_FROM_LESIONS, assemble, fingerprint
 from recap.training.checkpoint import Checkpoint
