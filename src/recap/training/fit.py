@@ -25,7 +25,7 @@ def fit(
     Args:
         normal: healthy images: a folder, a list of files, or a list of arrays.
         abnormal: images with lesions, likewise. Without any, the detector is a memory of the
-            normal images and nothing is trained.
+            normal images, whose tokens made-up lesions adapt (`training.made_up_lesions`).
         masks: lesion masks: a folder with files named like the abnormal images, or, with arrays,
             a list with one mask or None per abnormal image. Optional.
         preset: `recap`, `fast` (the published model, side adapters) or `paper` (the published
