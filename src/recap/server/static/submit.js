@@ -76,8 +76,9 @@ const STAGES = {
   images: "Scoring",
   encode: "Encoding the support images",
   train: "Training",
+  train_maps: "Training maps",
   fit: "Fitting",
-  memory: "Building the memory",
+  remember: "Building the memory",
   calibrate: "Calibrating",
   results: "Writing the results",
 };
