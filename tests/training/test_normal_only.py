@@ -91,7 +91,7 @@ def test_published_presets_train_nothing_unless_asked(preset, arrays, tiny_setti
 
 
 def test_copies_have_lesions_each_and_some_images_teach(arrays, tiny_settings, monkeypatch):
-    """Of five images every third teaches; all five are remembered."""
+    """Of five images two teach; all five are remembered."""
     sets, original = [], head.train
 
     def train(objective, data, *rest):

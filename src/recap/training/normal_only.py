@@ -62,7 +62,7 @@ def _train(
 ) -> dict[str, float]:
     """Train adapters on normal images (n, 3, S, S) and on lesions made up on them."""
     checkpoint = Checkpoint(work_dir, mark) if work_dir is not None else None
-    chosen = pixels[list(teaching_images(len(pixels)))]
+    chosen = pixels[teaching_images(len(pixels))]
     nothing = torch.zeros(len(chosen), *pixels.shape[-2:], dtype=torch.bool)
     normal, _ = with_copies(chosen, nothing, settings)
     lesions = lesions_on(normal, list(range(len(normal))), settings)
