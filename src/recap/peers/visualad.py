@@ -124,9 +124,11 @@ class VisualAD(Scorer):
 
 def alignment(width: int, dropout: float) -> nn.Sequential:
     """The self-alignment of one layer's patches; no residual."""
-    return nn.Sequential(
-        nn.Linear(width, width), nn.GELU(), nn.Dropout(dropout), nn.Linear(width, width)
-    )
+    first, second = nn.Linear(width, width), nn.Linear(width, width)
+    for linear in (first, second):
+        nn.init.xavier_uniform_(linear.weight)
+        nn.init.zeros_(linear.bias)
+    return nn.Sequential(first, nn.GELU(), nn.Dropout(dropout), second, nn.Dropout(dropout))
 
 
 def build(encoder: Encoder, options: Options) -> VisualAD:
