@@ -49,12 +49,12 @@ def by_hand(tower, phrase, place, context, causal=True):
 def directions_by_hand(tower, prompts, places, causal=True):
     rows = []
     for first, group in ((0, PHRASES[0]), (len(PHRASES[0]), PHRASES[1])):
-        units = []
+        features = []
         for p, place in enumerate(places):
             for n, phrase in enumerate(group):
                 feature = by_hand(tower, phrase, place, prompts.context[p, first + n], causal)
-                units.append(feature / feature.norm())
-        mean = sum(units) / len(units)
+                features.append(feature)
+        mean = sum(features) / len(features)
         rows.append(mean / mean.norm())
     return torch.stack(rows)
 

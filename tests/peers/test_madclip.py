@@ -221,6 +221,9 @@ def test_a_change_of_colour_is_small_and_always_the_same():
     assert torch.equal(changed, jitter(pixels))
     assert 0 < float((changed - pixels).abs().max()) < 0.5
     assert 0 <= float(changed.min()) <= float(changed.max()) <= 1
+    # The same factors for every image, whoever else is there.
+    assert torch.allclose(jitter(pixels / 4)[1:], jitter(pixels[1:] / 4))
+    assert torch.allclose(jitter(pixels / 4), 2 * jitter(pixels / 8), atol=1e-6)
     grey = torch.full((1, 3, 4, 4), 0.5)
     assert torch.allclose(jitter(grey), jitter(grey)[:, :1], atol=1e-6)  # grey stays grey
     assert sum(GREY) == pytest.approx(1)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from recap.data.lesions import VISIBLE, draw_region
 from recap.peers import synthetic
 from recap.peers.images import LabelledImages
-from recap.peers.synthetic import draw_variant, identity, synthesise, variant_bank
+from recap.peers.synthetic import TASKS, Task, draw_variant, identity, synthesise, variant_bank
 
 SIZE = 48
 SEEDS = st.integers(0, 2**32)
@@ -43,9 +43,6 @@ def test_the_mask_is_what_changed(seed):
     difference = (changed - original).abs()
     for row, column in [(5, 5), (20, 30), (40, 11), (24, 24)]:
         assert bool(mask[row, column]) == (float(difference[:, row, column].max()) > VISIBLE)
-    # A turned box of at most 0.4 of the side fits into a square of 0.57 of it.
-    rows = mask.any(1).nonzero().flatten()
-    assert len(rows) == 0 or int(rows[-1] - rows[0]) <= 0.57 * SIZE + 1
 
 
 def test_nothing_is_nothing():
@@ -54,21 +51,37 @@ def test_nothing_is_nothing():
     )
 
 
-def test_each_task_is_drawn_as_often(monkeypatch):
-    counts = dict.fromkeys(range(4), 0)
+def test_each_task_is_drawn_as_often_in_one_place_or_two_of_its_own_size(monkeypatch):
+    drawn = []
 
-    def counting(index):
-        def task(original, donor, region, draws):
-            counts[index] += 1
+    def recording(index):
+        def lesion(original, donor, region, draws):
+            drawn.append((index, region.radius))
             return original
 
-        return task
+        return lesion
 
-    monkeypatch.setattr(synthetic, "TASKS", tuple(counting(i) for i in range(4)))
-    draws = generator()
+    tasks = tuple(Task(recording(i), (0.1 * (i + 1),) * 2) for i in range(4))
+    monkeypatch.setattr(synthetic, "TASKS", tasks)
+    draws, counts, places = generator(), dict.fromkeys(range(4), 0), []
     for _ in range(400):
+        drawn.clear()
         synthesise(image(), image(1), draws)
+        index = drawn[0][0]
+        assert all(own == index for own, _ in drawn)
+        counts[index] += 1
+        places.append(len(drawn))
+        # The nearest border is half a side away from the middle.
+        inside = (drawn[0][1] < 1).sum()
+        assert inside <= (2 * 0.1 * (index + 1) * SIZE + 2) ** 2
     assert all(70 <= count <= 130 for count in counts.values())
+    assert set(places) == {1, 2}
+    assert 160 <= places.count(2) <= 240
+
+
+def test_sizes_are_the_published_ones():
+    sides = [tuple(2 * half for half in task.half_sides) for task in TASKS]
+    assert sides[:3] == [(0.1, 0.6), (0.3, 0.8), (0.2, 0.6)]
 
 
 def test_donors_are_other_normal_images_of_the_domain(monkeypatch):

@@ -1,10 +1,11 @@
 """What a reader has to know about the numbers, as footnotes that find their own place."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from recap.benchmark.published import TableName, TestSplit
+from recap.peers.registry import PEERS
 
 Axis = Literal["table", "dataset", "row", "metric"]
 
@@ -112,6 +113,22 @@ def caveats_for(
         and (axis == "table" or value in caveat.values)
         and not (caveat.few_shot_only and shots == 0)
     )
+
+
+def extension_note(method: str, shots: Collection[int]) -> tuple[Note, ...]:
+    """A footnote where a method is fitted otherwise than it was published."""
+    peer = next((peer for peer in PEERS.values() if method in (peer.name, peer.title)), None)
+    if peer is None:
+        return ()
+    used = {"zero-shot": 0 in shots, "few-shot": any(shots)}
+    extended = [form for form in used if used[form] and peer.extends(form == "zero-shot")]
+    if not extended:
+        return ()
+    text = (
+        f"{peer.title}: its {' and '.join(extended)} form here is an extension. Its page in "
+        "docs/peers says what its publication does."
+    )
+    return (Note(f"extension-{peer.name}-{'-'.join(extended)}", text),)
 
 
 def split_note(

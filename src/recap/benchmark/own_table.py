@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import replace
 
+from recap.benchmark.caveats import extension_note
 from recap.benchmark.table_cells import CellSource, Key, ResultCell, cell_source
 from recap.benchmark.table_model import Column, Label, Row, Table, rank_across
 from recap.benchmark.tables import LEVEL_NAMES, METRIC_NAMES, METRICS
@@ -11,7 +12,10 @@ from recap.benchmark.tables import LEVEL_NAMES, METRIC_NAMES, METRICS
 def own_table(results: Iterable[ResultCell]) -> Table:
     """One row per number of shots, data set and metric; one column per method."""
     source = replace(cell_source("seeds", results), published={}, violations={})
-    columns = [Column(Label(method), decimals=1) for method in source.methods()]
+    columns = [
+        Column(Label(method, extension_note(method, source.shots())), decimals=1)
+        for method in source.methods()
+    ]
     rows = [rank_across(row, columns) for row in _rows(source)]
     return Table(
         "ours", Label("Ours, in %"), ("K", "Dataset", "Metric"), tuple(columns), tuple(rows)

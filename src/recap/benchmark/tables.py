@@ -10,7 +10,7 @@ the zero- and few-shot tables, whose columns are methods, and down a column of t
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from recap.benchmark.caveats import caveats_for
+from recap.benchmark.caveats import caveats_for, extension_note
 from recap.benchmark.efficiency import efficiency_table
 from recap.benchmark.published import Level
 from recap.benchmark.table_cells import CellSource, Key, ResultCell, cell_source
@@ -141,7 +141,7 @@ def backbones_table(results: Iterable[ResultCell] = ()) -> Table:
 
 def _accuracy_table(source: CellSource, shots: int, key: str, title: str) -> Table:
     methods = source.methods()
-    columns = [Column(Label(method)) for method in methods]
+    columns = [Column(Label(method, extension_note(method, [shots]))) for method in methods]
     rows = []
     for level, metrics in METRICS.items():
         for dataset in source.datasets():
@@ -193,7 +193,11 @@ def _appears(source: CellSource, dataset: str, level: Level, shots: int | None) 
 
 
 def _row(source: CellSource, labels: Sequence[str], keys: Sequence[Key]) -> Row:
-    heads = tuple(Label(text, caveats_for(source.table, "row", text)) for text in labels)
+    shots = {key.shots for key in keys}
+    heads = tuple(
+        Label(text, caveats_for(source.table, "row", text) + extension_note(text, shots))
+        for text in labels
+    )
     return Row(heads, tuple(source.cell(key) for key in keys))
 
 

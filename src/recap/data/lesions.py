@@ -37,14 +37,17 @@ Lesion = Callable[[Tensor, Tensor, Region, Generator], Tensor]
 """(image, another normal image, region, generator) -> the changed image."""
 
 
-def draw_region(image: Tensor, generator: Generator) -> Region:
+Range = tuple[float, float]
+
+
+def draw_region(image: Tensor, generator: Generator, half_sides: Range = HALF_SIDES) -> Region:
     """Somewhere on the tissue of an image (3, S, S)."""
     size = image.shape[-1]
     tissue = (image.amax(0) > BACKGROUND).flatten().nonzero().flatten()
     places = len(tissue) or size * size
     chosen = int(torch.randint(places, (), generator=generator))
     centre = divmod(int(tissue[chosen]) if len(tissue) else chosen, size)
-    low, high = HALF_SIDES
+    low, high = half_sides
     height, width = (size * (low + (high - low) * torch.rand(2, generator=generator))).tolist()
     angle = torch.pi * torch.rand((), generator=generator)
     rows, columns = torch.meshgrid(torch.arange(size), torch.arange(size), indexing="ij")
@@ -63,9 +66,15 @@ def cut_paste(image: Tensor, donor: Tensor, region: Region, generator: Generator
     return image + weight * (donor.roll(shift, dims=(1, 2)) - image)
 
 
-def intensity_change(image: Tensor, donor: Tensor, region: Region, generator: Generator) -> Tensor:
+def intensity_change(
+    image: Tensor,
+    donor: Tensor,
+    region: Region,
+    generator: Generator,
+    amplitudes: Range = AMPLITUDES,
+) -> Tensor:
     """Brighter or darker with a Gaussian profile, two standard deviations from middle to border."""
-    low, high = AMPLITUDES
+    low, high = amplitudes
     amplitude = low + (high - low) * torch.rand((), generator=generator)
     sign = 1 if bool(torch.rand((), generator=generator) < 0.5) else -1
     profile = torch.exp(-2 * region.radius**2) * (region.radius < 1)
@@ -73,10 +82,14 @@ def intensity_change(image: Tensor, donor: Tensor, region: Region, generator: Ge
 
 
 def source_deformation(
-    image: Tensor, donor: Tensor, region: Region, generator: Generator
+    image: Tensor,
+    donor: Tensor,
+    region: Region,
+    generator: Generator,
+    strengths: Range = STRENGTHS,
 ) -> Tensor:
     """Pushed outwards from the middle of the region; its border and what is beyond stay."""
-    low, high = STRENGTHS
+    low, high = strengths
     strength = low + (high - low) * torch.rand((), generator=generator)
     size = image.shape[-1]
     pull = region.radius.clamp(max=1) ** strength  # (S, S): what part of the way out is looked up

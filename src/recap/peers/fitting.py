@@ -152,7 +152,11 @@ def _fit(
         fitted: Fitted = module.fit(model, images, job)
     model.eval()
     scale = fitted.map_scale or map_scale(model, images)
-    return assemble(model, mode, settings, records, fitted.losses, scale, module.STATEMENT)
+    statement = module.STATEMENT
+    if peer.extends(job.zero_shot):
+        shots = "Zero-shot" if job.zero_shot else "Few-shot"
+        statement += f" {shots} fitting of this kind is an extension of what was published."
+    return assemble(model, mode, settings, records, fitted.losses, scale, statement)
 
 
 def encoder_of(peer: Peer, settings: EncoderSettings, seed: int) -> Any:

@@ -63,7 +63,7 @@ class LearnedPrompts(nn.Module):
         both = torch.cat([self.context, words], dim=2)
         embeddings = both.take_along_dim(self.order.unsqueeze(-1), dim=2)  # (P, N, T', width)
         flat = embeddings.flatten(0, 1), self.ids.flatten(0, 1)
-        features = F.normalize(tower.encode(*flat, causal=self._causal), dim=-1)
+        features = tower.encode(*flat, causal=self._causal)
         features = features.unflatten(0, self.context.shape[:2])  # (P, N, C)
         classes = features[:, : self._normal], features[:, self._normal :]
         return F.normalize(torch.stack([c.flatten(0, 1).mean(0) for c in classes]), dim=-1)
@@ -91,11 +91,11 @@ def train_with_prompts(
     """Train a model and its prompts by Adam; leaves the last prompts' directions in `model.text`.
 
     `loss` takes positions of images and the directions (2, C). The options have epochs,
-    batch_size and learning_rate, and maybe causal.
+    batch_size, learning_rate and causal.
     """
     options = job.options
     tower = tower_for(job, model.channels, model.device)
-    prompts = LearnedPrompts(tower, phrases, places, getattr(options, "causal", True))
+    prompts = LearnedPrompts(tower, phrases, places, options.causal)
     trained = nn.ModuleDict({"model": model, "prompts": prompts})
     mean = train(
         trained,

@@ -154,8 +154,8 @@ def fit(model: MadCLIP, images: LabelledImages, job: Job) -> Fitted:
         logits = model.logits(store[indices].to(model.device), text)
         return batch_loss(model, logits, images, indices)
 
-    # Prompts that are learned on several domains are for a target of any kind.
-    subject = subject_of(images.domains[0] if len(images.domains) == 1 else "")
+    # Prompts that are learned on other domains are for a target of any kind.
+    subject = subject_of("" if job.zero_shot else images.domains[0])
     phrases = [[p.format(subject) for p in group] for group in (NORMAL, ABNORMAL)]
     mean = train_with_prompts(model, (phrases[0], phrases[1]), PLACES, loss, len(images), job)
     has_masks = bool(images.has_mask.any())

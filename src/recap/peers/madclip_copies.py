@@ -9,7 +9,7 @@ from recap.peers.images import LabelledImages
 
 ZOOMS = (1.1, 1.15, 1.2, 1.3)
 JITTER = 0.2
-"""Brightness, contrast and saturation are each multiplied by 1 ± this at most."""
+"""Brightness and contrast are each multiplied by 1 ± this at most."""
 JITTER_SEED = 111
 GREY = (0.299, 0.587, 0.114)
 SIXTEEN = COPIES + len(ZOOMS) + 1
@@ -36,15 +36,12 @@ def zoom(pixels: Tensor, masks: Tensor, factor: float) -> tuple[Tensor, Tensor]:
 
 
 def jitter(pixels: Tensor) -> Tensor:
-    """Brightness, contrast and saturation of (N, 3, S, S), drawn from a seed that never changes."""
+    """Brightness and contrast of (N, 3, S, S), all alike, from a seed that never changes."""
     generator = torch.Generator().manual_seed(JITTER_SEED)
-    factors = 1 + JITTER * (2 * torch.rand(3, len(pixels), 1, 1, 1, generator=generator) - 1)
-    brightness, contrast, saturation = factors.to(pixels)
-    bright = (brightness * pixels).clamp(0, 1)
+    brightness, contrast = 1 + JITTER * (2 * torch.rand(2, generator=generator) - 1)
+    bright = brightness * pixels
     middle = _grey(bright).mean(dim=(2, 3), keepdim=True)
-    contrasted = (middle + contrast * (bright - middle)).clamp(0, 1)
-    grey = _grey(contrasted)
-    return (grey + saturation * (contrasted - grey)).clamp(0, 1)
+    return (middle + contrast * (bright - middle)).clamp(0, 1)
 
 
 def _grey(pixels: Tensor) -> Tensor:

@@ -57,7 +57,7 @@ OFFICIAL: dict[str, Any] = {
         "input_px": 224,
         "layers": [12, 18, 24],
     },
-    "options": {"epochs": 200, "variants": None},
+    "options": {"epochs": 200, "variants": None, "causal": False},
 }
 
 
@@ -67,6 +67,9 @@ class Options(Section):
     epochs: Annotated[int, Field(ge=1)] = 50
     batch_size: Annotated[int, Field(ge=1)] = 8
     learning_rate: Annotated[float, Field(gt=0)] = 1e-3
+    causal: bool = True
+    """Whether words of the prompts see only what precedes them, as CLIP was trained; not so in the
+    published code."""
     variants: Annotated[int, Field(ge=1)] | None = 11
     """Of every normal image, made and encoded once (zero-shot: one of each). None makes a new one
     at every step, as published, and encodes it then."""

@@ -1,7 +1,8 @@
 """How strongly maps are drawn that are partly distances to remembered images.
 
 An image that is remembered is at distance nought from itself, so each normal image is looked at
-without its own rows, copies included.
+without its own rows, copies included. A single image, of which nothing would be left, is looked at
+turned by half: no copy of it that may be remembered is.
 """
 
 from typing import Any
@@ -27,9 +28,12 @@ def scale_without_own_rows(
     try:
         for index in normals:
             others = (owner != images.origin[index]).to(whole.device)
-            # Of a single image nothing would be left; then its own rows have to do.
-            model.memory = whole[..., others, :] if others.any() else whole
-            maps.append(model(images.stack([index]).to(model.device)).map)
+            pixels = images.stack([index]).to(model.device)
+            if others.any():
+                model.memory = whole[..., others, :]
+            else:
+                pixels = pixels.flip(2, 3)
+            maps.append(model(pixels).map)
     finally:
         model.memory = whole
     return scale_of(maps)

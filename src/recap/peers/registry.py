@@ -17,7 +17,8 @@ class Peer:
     name: str
     title: str
     zero_shot: Ability
-    """`extension`: not in its publication, but in the paper's comparison."""
+    """`extension`: not in its publication, or in another form; its page in docs/peers says what is
+    done instead."""
     few_shot: Ability = "yes"
     needs_abnormal: bool = False
     """Whether few-shot fitting is refused without abnormal images."""
@@ -25,6 +26,10 @@ class Peer:
     """Whether abnormal images are of no use to it."""
     uses_text: bool = False
     """Whether fitting needs an encoder with a text tower."""
+
+    def extends(self, zero_shot: bool) -> bool:
+        """Whether it is fitted otherwise than it was published."""
+        return (self.zero_shot if zero_shot else self.few_shot) == "extension"
 
     @property
     def module(self) -> ModuleType:
@@ -34,10 +39,10 @@ class Peer:
 
 _ALL = (
     Peer("visualad", "VisualAD", zero_shot="yes", few_shot="extension", needs_abnormal=True),
-    Peer("uniadet", "UniADet", zero_shot="yes", needs_abnormal=True),
+    Peer("uniadet", "UniADet", zero_shot="yes", few_shot="extension", needs_abnormal=True),
     Peer("patchcore", "PatchCore", zero_shot="no", normal_only=True),
     Peer("anomalydino", "AnomalyDINO", zero_shot="no", normal_only=True),
-    Peer("april_gan", "APRIL-GAN", zero_shot="yes", uses_text=True),
+    Peer("april_gan", "APRIL-GAN", zero_shot="yes", few_shot="extension", uses_text=True),
     Peer("mediclip", "MediCLIP", zero_shot="extension", normal_only=True, uses_text=True),
     Peer("mvfa", "MVFA", zero_shot="yes", needs_abnormal=True, uses_text=True),
     Peer("madclip", "MadCLIP", zero_shot="extension", needs_abnormal=True, uses_text=True),

@@ -1,14 +1,18 @@
 """What MediCLIP is trained on instead of real lesions: variants of normal images.
 
 One of four tasks is drawn for an image, each with probability 1/4: one of the lesions of
-`recap.data.lesions`, or nothing.
+`recap.data.lesions` with MediCLIP's own sizes, in one place or in two; or nothing.
 """
+
+from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Generator, Tensor
 
 from recap.data.lesions import (
     Lesion,
+    Range,
     Region,
     cut_paste,
     draw_region,
@@ -24,13 +28,33 @@ def identity(image: Tensor, donor: Tensor, region: Region, generator: Generator)
     return image
 
 
-TASKS: tuple[Lesion, ...] = (cut_paste, intensity_change, source_deformation, identity)
+@dataclass(frozen=True)
+class Task:
+    """A lesion, and half the sides of its regions as parts of the image's."""
+
+    lesion: Lesion
+    half_sides: Range
+
+
+TASKS = (
+    Task(cut_paste, (0.05, 0.30)),
+    Task(partial(intensity_change, amplitudes=(0.4, 0.6)), (0.15, 0.40)),
+    # Published as magnified by 2^0.5 to 2^2 in the middle; the exponent of the radius is one less.
+    Task(partial(source_deformation, strengths=(0.41, 3.0)), (0.10, 0.30)),
+    Task(identity, (0.05, 0.30)),
+)
+SECOND = 0.5
+"""Probability of a second region."""
 
 
 def synthesise(image: Tensor, donor: Tensor, generator: Generator) -> tuple[Tensor, Tensor]:
     """A normal image (3, S, S), maybe made abnormal, and where it visibly changed (S, S)."""
     task = TASKS[int(torch.randint(len(TASKS), (), generator=generator))]
-    changed = task(image, donor, draw_region(image, generator), generator)
+    regions = 2 if float(torch.rand((), generator=generator)) < SECOND else 1
+    changed = image
+    for _ in range(regions):
+        region = draw_region(image, generator, task.half_sides)
+        changed = task.lesion(changed, donor, region, generator)
     return changed, visibly_changed(changed, image)
 
 

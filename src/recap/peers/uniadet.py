@@ -19,6 +19,7 @@ from recap.model.memory import build_memory, nearest_distance
 from recap.model.scorer import Output, Scorer
 from recap.peers.fitting import Fitted, Job
 from recap.peers.images import LabelledImages
+from recap.peers.memory_scale import scale_without_own_rows
 from recap.peers.training import train
 from recap.training.prefix_store import PrefixStore
 
@@ -140,11 +141,19 @@ def fit(model: UniADet, images: LabelledImages, job: Job) -> Fitted:
     if not given.has_mask.any():
         # Never trained: a map of random weights would be worse than one that says nothing.
         model.weights.data[:, PIXEL] = 0
-    if not job.zero_shot and model.options.memory_weight > 0:
-        normals = [images.stack([i]).to(model.device) for i in images.positions(abnormal=False)]
-        tokens = torch.cat([model.prefix(pixels)[:, :, 1:] for pixels in normals])
-        model.memory = torch.stack([build_memory(level) for level in tokens.unbind(dim=1)])
-    return Fitted({"loss": mean})
+    if job.zero_shot or model.options.memory_weight == 0:
+        return Fitted({"loss": mean})
+    owner = _remember(model, images)
+    return Fitted({"loss": mean}, scale_without_own_rows(model, images, owner))
+
+
+def _remember(model: UniADet, images: LabelledImages) -> Tensor:
+    """Keep the tokens of the normal images; returns which image each row comes from."""
+    normals = images.positions(abnormal=False)
+    pixels = [images.stack([index]).to(model.device) for index in normals]
+    tokens = torch.cat([model.prefix(image)[:, :, 1:] for image in pixels])  # (K, L, R, C)
+    model.memory = torch.stack([build_memory(level) for level in tokens.unbind(dim=1)])
+    return images.origin[normals].repeat_interleave(tokens.shape[2])
 
 
 def _train(model: UniADet, images: LabelledImages, tokens: PrefixStore, job: Job) -> float:
