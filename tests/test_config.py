@@ -40,6 +40,9 @@ def test_paper_preset_is_the_published_recipe():
     assert paper.model.write_back
     assert paper.model.upsample == "corners"
     assert (paper.training.batch_size, paper.training.clip_norm) == (1, 1.0)
+    assert paper.training.context_gradient
+    assert (paper.model.conditioning, paper.model.branches) == ("gated", "both")
+    assert (paper.training.separation_margin, paper.training.separation_weight) == (0, 0.1)
     assert (paper.model.eta, paper.model.logit_scale, paper.model.top_k) == (0.05, 100.0, 0.1)
     assert (paper.training.epochs, paper.encoder.input_px, paper.memory.weight) == (50, 240, 0.5)
 

@@ -57,7 +57,8 @@ def test_labelled_images_into_another_bundle(command, own_bundle, folders):
     assert (own_bundle / "bundle.json").read_bytes() == before
     calibration = recap.load(folders / "new.recap").card.calibration
     assert (calibration.fpr, calibration.decided_by) == (0.1, "sensitivity")
-    assert calibration.probability is None or calibration.probability[0] > 0
+    assert calibration.probability is not None
+    assert calibration.probability[0] > 0  # higher scores are more likely abnormal
 
 
 def test_scores_then_come_with_decisions_and_regions(command, own_bundle, folders):

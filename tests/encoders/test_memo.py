@@ -80,3 +80,13 @@ def test_all_tokens_of_other_layers_have_entries_of_their_own(encoder, tmp_path,
             assert torch.equal(found, remembering.compute_hidden(pixels[:1], chosen))
     assert torch.equal(remembering.hidden(pixels[:1], layers)[:, :, 1:], taps)
     assert remembering.memo.encoded == 3
+
+
+def test_random_weights_have_no_entries(tiny_encoder, encoder, tmp_path, pixels):
+    """They are all called the same, whatever their seed and their size."""
+    first, second = encoder(checksum="random"), encoder(checksum="random", layers=(1, 2, 3, 4))
+    first.memo = second.memo = TapsMemo(tmp_path)
+    assert torch.equal(first.taps(pixels), first.compute_taps(pixels))
+    hidden = second.hidden(pixels, second.layers)
+    assert torch.equal(hidden, second.compute_hidden(pixels, second.layers))
+    assert not any(tmp_path.rglob("*.npy"))

@@ -258,3 +258,14 @@ def test_official_is_the_published_encoder_and_size():
     assert settings.encoder.name == "facebook/dinov2-with-registers-large"
     assert settings.encoder.input_px == 518
     assert settings.options["epochs"] == 15
+
+
+@pytest.mark.parametrize("normal", [1, 3])
+def test_maps_are_drawn_on_a_scale_of_images_that_are_not_remembered(quick, make_support, normal):
+    """On that of its own rows every pixel of an unseen normal image would glow."""
+    support = make_support(normal=normal + 1, abnormal=2)
+    unseen = support.pop(0)
+    low, high = fit_few_shot(support, quick).card.map_scale
+    shown = fit_few_shot(support, quick).score(unseen.image).map
+    assert (shown < high).mean() > 0.9
+    assert high - low > 2e-3

@@ -1,4 +1,5 @@
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ from recap.data.benchmark import read_domain
 from recap.data.exclusions import read_exclusions
 from recap.errors import InputError
 from recap.io import read_mask
-from recap.scoring.evaluate import evaluate
+from recap.scoring.evaluate import evaluate, measure
 
 
 @pytest.fixture
@@ -21,9 +22,14 @@ def copy_of(tmp_path):
     return copy
 
 
+def at_240(array, how):
+    picture = PillowImage.fromarray(array)
+    return np.array(picture.resize((240, 240), PillowImage.Resampling[how]))
+
+
 @pytest.mark.parametrize("kind", ["few-shot", "zero-shot"])
 def test_numbers_are_those_of_scikit_learn(kind, detectors, domains):
-    """Images have the input's size here, so that the maps of predictions are those compared."""
+    """Images have the input's size here; Pillow brings their maps to the 240 px of metrics."""
     detector, samples = detectors[kind], domains[0].test()
     result = evaluate(detector, domains[0])
     predictions = [detector.score(sample.path) for sample in samples]
@@ -34,11 +40,12 @@ def test_numbers_are_those_of_scikit_learn(kind, detectors, domains):
     assert result["image"]["ap"] == pytest.approx(ap)
     f1 = max(sklearn.metrics.f1_score(labels, scores >= t) for t in scores)
     assert result["image"]["f1_max"] == pytest.approx(f1)
-    maps = np.stack([p.map for p in predictions])
-    masks = np.stack([np.zeros((70, 70), bool) if s.mask is None else read_mask(s.mask)
+    maps = np.stack([at_240(p.map.astype(np.float32), "BILINEAR") for p in predictions])
+    masks = np.stack([np.zeros((240, 240), bool) if s.mask is None
+                      else at_240(read_mask(s.mask).astype(np.uint8), "NEAREST") > 0
                       for s in samples])  # fmt: skip
     expected = sklearn.metrics.roc_auc_score(masks.ravel(), maps.ravel())
-    assert result["pixel"]["auroc"] == pytest.approx(expected)
+    assert result["pixel"]["auroc"] == pytest.approx(expected, abs=1e-5)
     assert set(result["pixel"]) == {"auroc", "f1_max", "ap", "pro", "aupro_0.3"}
 
 
@@ -106,3 +113,15 @@ def test_excluded_images_are_left_out_and_counted(few_shot, domains, copy_of, tm
     }
     assert removed.pop("excluded") is None
     assert without == removed
+
+
+def test_abnormal_images_without_a_mask_are_not_taken_for_healthy(few_shot, domains):
+    """Reference: the same images without those, which pixel metrics must not see."""
+    samples = domains[0].test()
+    ill = [sample for sample in samples if sample.abnormal]
+    healthy = [sample for sample in samples if not sample.abnormal]
+    unmarked = [replace(sample, mask=None) for sample in ill[1:]]
+    some, fewer = (measure(few_shot, [*healthy, ill[0], *further]) for further in (unmarked, []))
+    assert (some.without_mask, fewer.without_mask) == (2, 0)
+    assert some.counts == {"normal": 3, "abnormal": 3}
+    assert some.pixel == fewer.pixel

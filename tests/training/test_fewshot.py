@@ -24,11 +24,18 @@ def test_another_seed_is_another_detector(arrays, tiny_settings, bytes_of):
     assert one["head.safetensors"] != two["head.safetensors"]
 
 
-def test_fitting_leaves_the_global_generator_alone(arrays, tiny_settings):
+@pytest.mark.parametrize("preset", ["fast", "recap"])
+@pytest.mark.parametrize("given", [("normal",), ("normal", "abnormal"), None])
+def test_neither_fitting_nor_loading_touches_the_global_generator(
+    preset, given, arrays, tiny_settings, tmp_path
+):
+    support = {name: arrays[name] for name in given or arrays}
     torch.manual_seed(3)
     expected = torch.rand(1)
     torch.manual_seed(3)
-    recap.fit(**arrays, settings=tiny_settings(training={"epochs": 1}))
+    detector = recap.fit(**support, settings=tiny_settings(preset, training={"epochs": 1}))
+    detector.save(tmp_path / "a.recap")
+    recap.load(tmp_path / "a.recap")
     assert torch.rand(1) == expected
 
 

@@ -44,8 +44,10 @@ def test_maps_are_those_that_lesions_taught_alone(fit, arrays, monkeypatch):
         assert np.allclose(both.score(image).map, alone.score(image).map, atol=1e-6)
 
 
-def test_saved_and_loaded_it_is_the_same(fit, arrays, tmp_path):
-    detector = fit()
+@pytest.mark.parametrize("conditioning", ["gated", "tokens"])
+def test_saved_and_loaded_it_is_the_same(conditioning, fit, arrays, tmp_path):
+    """Also with anchors that the layers of each branch share, but not the two branches."""
+    detector = fit(model={"conditioning": conditioning})
     detector.save(tmp_path / "a.recap")
     loaded = recap.load(tmp_path / "a.recap")
     for image in arrays["normal"] + arrays["abnormal"]:

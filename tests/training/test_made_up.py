@@ -4,7 +4,6 @@ import torch
 
 from recap.data.lesions import VISIBLE
 from recap.training import made_up
-from recap.training.lesion_head import teaching_images
 from recap.training.made_up import SMALLEST, make_lesions
 
 SIZE = 48
@@ -70,10 +69,3 @@ def test_an_image_of_nothing_is_left_as_it_is_after_some_tries(monkeypatch):
     _, masks = make_lesions(torch.zeros(1, 3, SIZE, SIZE), 1, seed=0)
     assert len(tries) == made_up.TRIES
     assert not masks.any()
-
-
-def test_images_that_teach_are_spread_over_all():
-    assert [teaching_images(count) for count in (1, 3)] == [[0], [0, 1, 2]]
-    assert teaching_images(4) == teaching_images(5) == [0, 1, 2, 3]
-    assert teaching_images(16) == [0, 4, 8, 12]
-    assert teaching_images(203) == [0, 50, 101, 152]

@@ -7,7 +7,7 @@ import torch
 import recap
 from recap.model.recap import ReCAP
 from recap.scoring.explain import explain
-from recap.training import head, lesion_head, loop, prefix_store
+from recap.training import head, loop, normal_only, prefix_store
 
 
 @pytest.fixture
@@ -99,7 +99,7 @@ def test_copies_have_lesions_each_and_some_images_teach(arrays, tiny_settings, m
         return original(objective, data, *rest)
 
     monkeypatch.setattr(head, "train", train)
-    monkeypatch.setattr(lesion_head, "MOST_TEACHING", 2)
+    monkeypatch.setattr(normal_only, "MOST_TEACHING", 2)
     normal = arrays["normal"] + arrays["normal"][:2]
     training = {"augment": True, "epochs": 1, "batch_size": 44}
     detector = recap.fit(normal, settings=tiny_settings("recap", training=training))
@@ -132,3 +132,19 @@ def test_killed_and_gone_on(
     left = 6 - at if stage == "encode" else 0
     assert len(encoded) == left + 1 + 3  # one for the shape of the tokens, three to be remembered
     assert bytes_of(resumed) == whole
+
+
+@pytest.mark.parametrize("preset", ["recap", "fast"])
+def test_copies_are_remembered_where_that_is_asked_for(preset, arrays, tiny_settings):
+    memory = {"augmented": True, "coreset": None}
+    settings = tiny_settings(preset, memory=memory, training={"augment": True, "epochs": 1})
+    detector = recap.fit(arrays["normal"], settings=settings)
+    assert detector.model.memory.shape[2] == 3 * 11 * 25
+    mirrored = np.ascontiguousarray(arrays["normal"][0][:, ::-1])
+    plain = tiny_settings(preset, memory={"coreset": None}, training={"augment": True, "epochs": 1})
+    assert (
+        detector.score(mirrored).score
+        < recap.fit(arrays["normal"], settings=plain).score(mirrored).score
+    )
+    # Each is compared with the copies of others alone.
+    assert min(detector.card.calibration.normal_scores) > 1e-3

@@ -6,7 +6,13 @@ from PIL import Image as PillowImage
 
 import recap
 from recap.errors import InputError
-from recap.training.support import gather_support, load_support, stack_support, supervised_maps
+from recap.training.support import (
+    gather_support,
+    load_support,
+    spread_over,
+    stack_support,
+    supervised_maps,
+)
 from recap.types import Sample
 
 
@@ -140,3 +146,11 @@ def test_damaged_support_file_is_named(folders):
 def test_array_of_unknown_range_is_refused():
     with pytest.raises(InputError, match=r"normal\[1\].*span"):
         gather_support([grey(0), np.full((8, 8), 300.0)])
+
+
+def test_images_that_are_chosen_are_spread_over_all():
+    assert [spread_over(count, 4) for count in (1, 3)] == [[0], [0, 1, 2]]
+    assert spread_over(4, 4) == spread_over(5, 4) == [0, 1, 2, 3]
+    assert spread_over(16, 4) == [0, 4, 8, 12]
+    assert spread_over(203, 4) == [0, 50, 101, 152]
+    assert [len(spread_over(count, 20)) for count in (19, 20, 21, 30, 41)] == [19] + [20] * 4

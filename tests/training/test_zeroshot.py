@@ -1,4 +1,5 @@
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,8 +12,9 @@ from recap.data import write_phantoms
 from recap.data.benchmark import find_domains
 from recap.errors import InputError, SettingsError
 from recap.model.class_tokens import class_vectors, solve_sources
+from recap.peers.images import source_images
 from recap.scoring.explain import explain
-from recap.training import zeroshot
+from recap.training import loop, zeroshot
 from recap.training.loop import TrainingSet
 from recap.training.zeroshot import fit_zero_shot, leave_one_out
 
@@ -63,7 +65,9 @@ def test_mvfa_protocol_reads_the_test_split_and_says_so(phantoms, tiny_settings,
     settings = tiny_settings(training={"source_split": "test"})
     detector = fit_zero_shot(phantoms[1:], settings)
     assert files_read(opened, phantoms) == pool_files(phantoms[1:], "test")
-    assert detector.card.settings.training.source_split == "test"
+    assert "test splits of the other domains" in detector.card.statement
+    pools = fit_zero_shot(phantoms[1:], tiny_settings())
+    assert "test splits" not in pools.card.statement
 
 
 def test_zero_shot_detector_has_no_memory(phantoms, tiny_settings):
@@ -95,11 +99,32 @@ def test_training_lowers_the_loss(preset, phantoms, tiny_settings):
     assert losses[1] < 0.9 * losses[0]
 
 
-def test_balanced_sources_change_the_order(phantoms, tiny_settings, count_calls):
-    orders = count_calls(zeroshot, "train")
-    fit_zero_shot(phantoms, tiny_settings(training={"balance_sources": True}))
-    data = orders[0][1]
+@pytest.mark.parametrize("balanced", [False, True])
+def test_balanced_sources_change_the_order(balanced, phantoms, tiny_settings, count_calls):
+    trained, orders = count_calls(zeroshot, "train"), count_calls(loop, "epoch_order")
+    fit_zero_shot(phantoms, tiny_settings(training={"balance_sources": balanced}))
+    data = trained[0][1]
     assert data.domain.tolist() == [0] * 4 + [2] * 4 + [1] * 4  # names are numbered by alphabet
+    assert orders
+    assert all(order[3] is balanced for order in orders)
+
+
+def test_the_optimiser_is_the_published_one(phantoms, arrays, tiny_settings, monkeypatch):
+    made = []
+
+    class Recorded(loop.Adam):
+        def __init__(self, *args, **kwargs):
+            super().__init__(*args, **kwargs)
+            made.append(self)
+
+    monkeypatch.setattr(loop, "Adam", Recorded)
+    fit_zero_shot(phantoms, tiny_settings(training={"learning_rate": None}))
+    recap.fit(**arrays, settings=tiny_settings(training={"learning_rate": None}))
+    kept = ("lr", "betas", "weight_decay", "amsgrad")
+    assert [tuple(one.defaults[key] for key in kept) for one in made] == [
+        (5e-4, (0.5, 0.999), 0, False),
+        (1e-3, (0.5, 0.999), 0, False),
+    ]
 
 
 def test_only_domains_with_masks_supervise_maps(phantoms, tiny_settings, count_calls):
@@ -110,6 +135,19 @@ def test_only_domains_with_masks_supervise_maps(phantoms, tiny_settings, count_c
     assert data.masks.flatten(1).any(dim=1).tolist() == (
         [False, False, True, True] * 2 + [False] * 4
     )
+
+
+def test_an_abnormal_image_without_a_mask_is_not_taken_for_healthy(
+    phantoms, tiny_settings, count_calls, monkeypatch
+):
+    samples = phantoms[0].pool()
+    samples[2] = replace(samples[2], mask=None)
+    monkeypatch.setattr(zeroshot, "source_samples", lambda sources, split: samples)
+    trained = count_calls(zeroshot, "train")
+    fit_zero_shot(phantoms[:1], tiny_settings())
+    expected = [True, True, False, True]
+    assert trained[0][1].has_mask.tolist() == expected
+    assert source_images(samples, 70, ReadingSettings()).has_mask.tolist() == expected
 
 
 def test_without_any_mask_the_map_is_not_supervised(phantoms, tiny_settings):

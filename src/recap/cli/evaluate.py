@@ -55,6 +55,12 @@ def evaluate_command(
             typer.echo(f"{level} {metric:<30} {shown}")
     if result["pixel"] is None:
         typer.echo(f"pixel {'':<30} – (this domain has no masks)")
+    if result["without_mask"]:
+        typer.echo(
+            f"Warning: {result['without_mask']} abnormal images have no mask, though others do; "
+            "pixel metrics leave them out.",
+            err=True,
+        )
     shared = result["support_images_in_test"]
     if shared:
         typer.echo(

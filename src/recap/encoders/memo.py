@@ -2,7 +2,7 @@
 
 An entry is named by everything that decides its value: the pixels, the weights, the size, the
 tapped layers and the normalisation. Nothing is ever out of date, and two processes that meet
-write the same bytes.
+write the same bytes. Random weights have no name of their own: what they give is not kept.
 """
 
 import hashlib
@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from recap.atomic import replacing
+from recap.encoders.load import RANDOM
 
 if TYPE_CHECKING:
     from recap.encoders.vit import Encoder
@@ -39,10 +40,14 @@ class TapsMemo:
 
     def taps(self, encoder: "Encoder", pixels: Tensor) -> Tensor:
         """What `encoder.compute_taps` gives: (B, 3, S, S) -> (B, L, R, width)."""
+        if encoder.checksum == RANDOM:
+            return encoder.compute_taps(pixels)
         return self._get(encoder.compute_taps, pixels, _context(encoder))
 
     def hidden(self, encoder: "Encoder", pixels: Tensor, layers: tuple[int, ...]) -> Tensor:
         """What `encoder.compute_hidden` gives: (B, 3, S, S) -> (B, L, T, width)."""
+        if encoder.checksum == RANDOM:
+            return encoder.compute_hidden(pixels, layers)
         context = _context(encoder) + repr(("hidden", layers)).encode()
         return self._get(lambda images: encoder.compute_hidden(images, layers), pixels, context)
 

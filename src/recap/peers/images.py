@@ -9,7 +9,7 @@ from torch import Tensor
 from recap.config import ReadingSettings
 from recap.data.augment import COPIES, augment
 from recap.training.support import SupportImage, stack_support, supervised_maps
-from recap.training.zeroshot import square_pixels, square_target
+from recap.training.zeroshot import square_pixels, square_target, supervised_samples
 from recap.types import Sample
 
 
@@ -76,13 +76,12 @@ def source_images(
     samples: Sequence[Sample], size_px: int, reading: ReadingSettings
 ) -> LabelledImages:
     """Source domains, read from their files whenever they are used."""
-    with_masks = {sample.domain for sample in samples if sample.mask is not None}
     names = sorted({sample.domain for sample in samples})
     return LabelledImages(
         lambda index: square_pixels(samples[index], size_px, reading),
         torch.tensor([sample.abnormal for sample in samples]),
         torch.stack([square_target(sample, size_px, reading) for sample in samples]),
-        torch.tensor([sample.domain in with_masks for sample in samples]),
+        torch.tensor(supervised_samples(samples)),
         torch.arange(len(samples)),
         torch.tensor([names.index(sample.domain) for sample in samples]),
         tuple(names),

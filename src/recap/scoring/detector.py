@@ -15,6 +15,7 @@ from recap.errors import BundleError, WeightsError
 from recap.io import image_from_array, read_image
 from recap.io.case import CaseKind
 from recap.io.resize import SquareResize
+from recap.model.join import join_heads
 from recap.model.recap import ReCAP
 from recap.model.scorer import Output, Scorer
 from recap.scoring.arrays import Runtime, as_output
@@ -176,11 +177,15 @@ def build_recap(card: Card, encoder: Encoder) -> ReCAP:
     """The model that a bundle of ours describes, without its numbers."""
     settings = card.settings
     assert isinstance(settings, Settings)
-    if card.mode != "normal-only":
+    with torch.random.fork_rng():  # where it starts is of no matter: the bundle has its numbers
+        if card.mode == "normal-only":
+            model = ReCAP(encoder, settings, settings.training.made_up_lesions, card.taught_by)
+            model.drop_prototypes()
+            return model
+        if card.mode == "few-shot" and settings.model.branches == "taught" and not card.taught_by:
+            maps = ReCAP(encoder, settings, single="masks")
+            return join_heads(maps, ReCAP(encoder, settings, single="labels"))
         return ReCAP(encoder, settings, single=card.taught_by)
-    model = ReCAP(encoder, settings, settings.training.made_up_lesions, card.taught_by)
-    model.drop_prototypes()
-    return model
 
 
 def load_as(

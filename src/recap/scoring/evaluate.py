@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch.nn.functional as F
+from torch import Tensor
 
 from recap.data.benchmark import Domain
 from recap.data.exclusions import Exclusions
@@ -20,6 +22,9 @@ from recap.scoring.pipeline import side_by_side
 from recap.scoring.prepared import fitting_batch, one_core_each
 from recap.types import BoolArray, FloatArray, Image, Sample
 
+MEASURED_PX = 240
+"""Side of maps and masks in pixel metrics: methods whose inputs differ are measured alike."""
+
 Progress = Callable[[int, int], None]
 
 
@@ -31,8 +36,9 @@ def evaluate(
 ) -> dict[str, Any]:
     """All image metrics, and all pixel metrics where there are masks; fractions, not per cent.
 
-    Maps and masks are compared at the encoder's input size, as the benchmark does. `pixel` is None
-    for a domain without masks. Images that `exclude` lists are left out and counted.
+    Maps and masks are compared at 240 × 240, as the benchmark does. `pixel` is None for a domain
+    without masks; where some abnormal images have one, the others are left out of it and counted.
+    Images that `exclude` lists are left out of everything and counted.
     """
     everything = domain.test()
     samples = everything if exclude is None else exclude.keep(everything, domain)
@@ -42,6 +48,7 @@ def evaluate(
         "image": measured.image,
         "pixel": measured.pixel,
         "images": measured.counts,
+        "without_mask": measured.without_mask,
         "excluded": _excluded(exclude, len(everything) - len(samples), len(everything)),
         "support_images_in_test": _shared_with_support(detector, samples),
         "mode": detector.card.mode,
@@ -57,6 +64,8 @@ class Measured:
     pixel: dict[str, float | None] | None
     """None where no image has a mask."""
     counts: dict[str, int]
+    without_mask: int
+    """Abnormal images that pixel metrics leave out: others have a mask, and theirs is not known."""
     outputs: list[Output]
     """What the model said of each image, without its map."""
     maps: dict[int, FloatArray]
@@ -72,7 +81,7 @@ def measure(
     """Score samples and compute all metrics; of the maps only those of `keep_maps` are kept."""
     images, pixels = ImageMetrics(), PixelMetrics()
     has_masks = any(sample.mask is not None for sample in samples)
-    size, reading = detector.model.encoder.input_px, detector.card.settings.reading
+    reading = detector.card.settings.reading
     outputs: list[Output] = []
     maps: dict[int, FloatArray] = {}
 
@@ -85,8 +94,8 @@ def measure(
     with one_core_each(detector), closing(looked):
         for index, (sample, (image, output)) in enumerate(zip(samples, looked, strict=True)):
             images.update([float(output.score[0])], [sample.abnormal])
-            if has_masks:
-                pixels.update(output.map[0].cpu().numpy(), square_mask(sample, image, size))
+            if has_masks and (sample.mask is not None or not sample.abnormal):
+                pixels.update(measured_map(output.map[0]), square_mask(sample, image, MEASURED_PX))
             if index in keep_maps:
                 maps[index] = output.map[0].cpu().numpy()
             outputs.append(without_maps(output))
@@ -96,6 +105,7 @@ def measure(
         images.compute(),
         pixels.compute() if has_masks else None,
         {"normal": len(samples) - abnormal, "abnormal": abnormal},
+        sum(has_masks and s.abnormal and s.mask is None for s in samples),
         outputs,
         maps,
     )
@@ -107,8 +117,17 @@ def _excluded(exclude: Exclusions | None, count: int, total: int) -> dict[str, A
     return {"images": count, "of": total, "list": exclude.source.name, "sha256": exclude.sha256}
 
 
+def measured_map(values: Tensor) -> FloatArray:
+    """A map (S, S) at the size that pixel metrics are measured at, whatever the encoder's is."""
+    if len(values) != MEASURED_PX:
+        size = (MEASURED_PX, MEASURED_PX)
+        stretched = F.interpolate(values[None, None], size, mode="bilinear", antialias=True)
+        values = stretched[0, 0]
+    return values.cpu().numpy()
+
+
 def square_mask(sample: Sample, image: Image, size_px: int) -> BoolArray:
-    """A sample's mask at the encoder's input size; empty where it has none."""
+    """A sample's mask as a square; empty where it has none."""
     if sample.mask is None:
         return np.zeros((size_px, size_px), bool)
     mask = read_mask(sample.mask)

@@ -7,6 +7,7 @@ from tempfile import TemporaryDirectory
 
 import torch
 
+from recap.encoders.load import RANDOM
 from recap.encoders.memo import TapsMemo
 from recap.encoders.vit import Encoder
 from recap.model.appearance import Whole
@@ -66,7 +67,7 @@ def encoder_key(detector: Detector) -> Hashable | None:
         return None
     encoder = model.encoder
     # Encoders that were never trained are all called "random": only the very same one is the same.
-    weights = id(encoder) if encoder.checksum == "random" else encoder.checksum
+    weights = id(encoder) if encoder.checksum == RANDOM else encoder.checksum
     normalisation = (*encoder.mean.flatten().tolist(), *encoder.std.flatten().tolist())
     how = (encoder.input_px, encoder.layers, encoder.interpolate, normalisation)
     return (weights, *how, str(model.device))

@@ -49,6 +49,11 @@ CLASS_TOKENS = (
     "normal or of abnormal images of the other domains do."
 )
 
+TEST_SOURCES = (
+    "It was trained on the test splits of the other domains, as MVFA's protocol has it, not on "
+    "their pools."
+)
+
 
 def assemble(
     model: Scorer,
@@ -93,6 +98,8 @@ def _statement(mode: Mode, model: Scorer) -> str:
     said = STATEMENTS[mode] if single is None else ZERO_SHOT[single]
     if isinstance(model, ReCAP) and model.class_direction is not None:
         said = f"{said} {CLASS_TOKENS}"
+    if isinstance(model, ReCAP) and model.settings.training.source_split == "test":
+        said = f"{said} {TEST_SOURCES}"
     return said
 
 

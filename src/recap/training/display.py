@@ -9,6 +9,7 @@ from recap.model.edges import find_edges, finish_map
 from recap.model.memory import nearest_distance
 from recap.model.recap import ReCAP, Tokens
 from recap.model.scorer import BranchOutput
+from recap.training.support import spread_over
 
 ZERO_SHOT: tuple[float, float] = (0.0, 1.0)
 SHOWN_FROM, FULL_AT = 0.90, 2.0
@@ -29,7 +30,7 @@ def map_scale(model: ReCAP, normal: Tokens, pixels: Tensor) -> tuple[float, floa
     images = len(normal[0][0])
     if images < 2:
         return (0.0, 1.0) if model.has_prototypes else (0.0, 0.25)
-    chosen = range(0, images, -(-images // COMPARED_IMAGES))
+    chosen = spread_over(images, COMPARED_IMAGES)
     maps = [_map_without_itself(model, normal, pixels, index).cpu().numpy() for index in chosen]
     # A head that calls most normal pixels abnormal must still leave room above for a colour.
     low = min(float(np.quantile(np.stack(maps), SHOWN_FROM)), HIGHEST_LOW)

@@ -14,6 +14,7 @@ from recap.scoring.calibration import calibrate_scores
 from recap.scoring.detector import Detector
 from recap.scoring.domain_guard import domain_range
 from recap.training.left_out import distances_to_others
+from recap.training.support import spread_over
 
 LEFT_OUT_IMAGES = 20
 """At most that many are left out in turn: 19 are needed for a rate of 5 %, and each is compared
@@ -67,7 +68,7 @@ def left_out(
     if images < 2:
         return []
     outputs = []
-    for index in range(0, images, -(-images // LEFT_OUT_IMAGES)):
+    for index in spread_over(images, LEFT_OUT_IMAGES):
         image: Tokens = [(seg[index : index + 1], det[index : index + 1]) for seg, det in normal]
         distances = distances_to_others(model, image, remembered, index, images)
         if distances is None:

@@ -29,17 +29,17 @@ from recap.training.head import (
 )
 from recap.training.left_out import left_out_appearance, normal_distance
 from recap.training.lesion_head import (
+    MOST_TEACHING,
     Lesions,
     copy_numbers,
     lesions_on,
-    teaching_images,
     train_on_lesions,
 )
 from recap.training.loop import TrainingSet
 from recap.training.normal_only import fit_normal_only
 from recap.training.prefix_store import PrefixStore, SomeOf
 from recap.training.progress import Progress, silent
-from recap.training.support import SupportImage, stack_support, supervised_maps
+from recap.training.support import SupportImage, spread_over, stack_support, supervised_maps
 
 
 def fit_few_shot(
@@ -70,7 +70,7 @@ def fit_few_shot(
     copies, copied_masks = with_copies(pixels, masks, settings)
     lesions = None
     if model.single == "labels" and settings.training.made_up_lesions:
-        normals = teaching_images(int((~abnormal).sum()))
+        normals = spread_over(int((~abnormal).sum()), MOST_TEACHING)
         lesions = lesions_on(copies, copy_numbers(normals, settings), settings)
     shown = copies if lesions is None else torch.cat([copies, lesions.pixels])
     store = frozen_tokens(model, shown, settings, work_dir)

@@ -19,12 +19,6 @@ MOST_TEACHING = 4
 learn is made-up lesions rather than lesions: scores of real ones get worse."""
 
 
-def teaching_images(count: int) -> list[int]:
-    """Numbers of the normal images that get lesions, of as many as there are."""
-    chosen = min(count, MOST_TEACHING)
-    return [number * count // chosen for number in range(chosen)]
-
-
 def copy_numbers(images: Sequence[int], settings: Settings) -> list[int]:
     """Where all copies of some images stand."""
     copies = copies_of(settings)

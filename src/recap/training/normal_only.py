@@ -22,9 +22,9 @@ from recap.training.devices import choose_device
 from recap.training.display import map_scale
 from recap.training.estimate import with_estimate
 from recap.training.head import frozen_tokens, with_copies
-from recap.training.lesion_head import lesions_on, teaching_images, train_on_lesions
+from recap.training.lesion_head import MOST_TEACHING, lesions_on, train_on_lesions
 from recap.training.progress import Progress
-from recap.training.support import SupportImage, stack_support
+from recap.training.support import SupportImage, spread_over, stack_support
 
 
 def fit_normal_only(
@@ -46,10 +46,13 @@ def fit_normal_only(
         losses = _train(model, pixels, settings, work_dir, mark, progress)
         model.drop_prototypes()
     tokens, descriptors = _tokens(model, pixels, progress)
-    model.remember(tokens)
+    remembered = tokens
+    if settings.memory.augmented:
+        remembered, _ = _tokens(model, _copies(pixels, settings), progress)
+    model.remember(remembered)
     scale = map_scale(model, tokens, pixels)
     detector = assemble(model, "normal-only", settings, records, losses, scale)
-    return with_estimate(detector, tokens, pixels, tokens, descriptors)
+    return with_estimate(detector, tokens, pixels, remembered, descriptors)
 
 
 def _train(
@@ -62,13 +65,17 @@ def _train(
 ) -> dict[str, float]:
     """Train adapters on normal images (n, 3, S, S) and on lesions made up on them."""
     checkpoint = Checkpoint(work_dir, mark) if work_dir is not None else None
-    chosen = pixels[teaching_images(len(pixels))]
-    nothing = torch.zeros(len(chosen), *pixels.shape[-2:], dtype=torch.bool)
-    normal, _ = with_copies(chosen, nothing, settings)
+    normal = _copies(pixels[spread_over(len(pixels), MOST_TEACHING)], settings)
     lesions = lesions_on(normal, list(range(len(normal))), settings)
     store = frozen_tokens(model, torch.cat([normal, lesions.pixels]), settings, work_dir)
     store.fill(progress)
     return train_on_lesions(model, store, lesions.masks, settings, progress, checkpoint)
+
+
+def _copies(pixels: Tensor, settings: Settings) -> Tensor:
+    """All copies of images that show no lesion, those of one image together."""
+    nothing = torch.zeros(len(pixels), *pixels.shape[-2:], dtype=torch.bool)
+    return with_copies(pixels, nothing, settings)[0]
 
 
 @torch.no_grad()

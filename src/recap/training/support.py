@@ -86,6 +86,12 @@ def stack_support(support: Sequence[SupportImage], size_px: int) -> tuple[Tensor
     return torch.stack(pixels), torch.stack(masks)
 
 
+def spread_over(count: int, most: int) -> list[int]:
+    """Numbers of at most `most` of `count` images, evenly spread over them all."""
+    chosen = min(count, most)
+    return [number * count // chosen for number in range(chosen)]
+
+
 def supervised_maps(support: Sequence[SupportImage]) -> list[bool]:
     """Whose maps are supervised: abnormal images with a mask and, if there are any, the normals."""
     with_masks = any(item.mask is not None for item in support)

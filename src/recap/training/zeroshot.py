@@ -124,9 +124,8 @@ def _training_set(
     model: ReCAP, samples: list[Sample], settings: Settings, store: PrefixStore
 ) -> TrainingSet:
     size = model.encoder.input_px
-    with_masks = {sample.domain for sample in samples if sample.mask is not None}
     names = sorted({sample.domain for sample in samples})
-    has_mask = torch.tensor([sample.domain in with_masks for sample in samples])
+    has_mask = torch.tensor(supervised_samples(samples))
     return TrainingSet(
         store=store,
         abnormal=torch.tensor([sample.abnormal for sample in samples]),
@@ -137,6 +136,18 @@ def _training_set(
         # What a domain without masks could teach is a score, and class tokens give that.
         teaches=has_mask if model.single == "masks" else torch.ones_like(has_mask),
     )
+
+
+def supervised_samples(samples: Sequence[Sample]) -> list[bool]:
+    """Whose maps are supervised: abnormal images with a mask, and the normal ones of their domains.
+
+    An abnormal image without a mask in a domain that has some is no image without a lesion.
+    """
+    with_masks = {sample.domain for sample in samples if sample.mask is not None}
+    return [
+        sample.mask is not None or (sample.domain in with_masks and not sample.abnormal)
+        for sample in samples
+    ]
 
 
 def square_pixels(sample: Sample, size_px: int, reading: ReadingSettings) -> Tensor:
