@@ -231,3 +231,15 @@ def test_augmented_fit_sees_eleven_copies(arrays, tiny_settings, count_calls):
     settings = tiny_settings(training={"augment": True, "epochs": 1, "batch_size": 55})
     fewshot.fit_few_shot(gather_support(**arrays), settings)
     assert len(encoded) == 11 * 5 + 1  # and one to learn the shape of the tokens
+
+
+@pytest.mark.parametrize("same", [False, True])
+def test_a_fit_that_learned_nothing_says_so(same, arrays, tiny_settings):
+    """Where both classes show the same images, no head can do better than guess."""
+    alike = [0.999 * array for array in arrays["normal"]]
+    abnormal = alike if same else arrays["abnormal"]
+    training = {"epochs": 12, "learning_rate": 5e-3}
+    settings = tiny_settings("fast", training=training, model={"logit_scale": 10})
+    card = recap.fit(arrays["normal"], abnormal, settings=settings).card
+    assert ("did not tell normal from abnormal" in card.statement) == same
+    assert (card.losses["detection"] > 0.65) == same

@@ -54,6 +54,14 @@ TEST_SOURCES = (
     "their pools."
 )
 
+NOT_LEARNED = (
+    "WARNING: training did not tell normal from abnormal images (detection loss {loss:.2f}; a "
+    "guess has 0.69), so its scores mean little. Try --set training.learning_rate=1e-4, or look "
+    "for images in the wrong class."
+)
+GUESS = 0.65
+"""Detection losses from here on are those of a head that answers the same to every image: ln 2."""
+
 
 def assemble(
     model: Scorer,
@@ -69,7 +77,7 @@ def assemble(
     single = model.single if isinstance(model, ReCAP) else None
     card = Card(
         mode=mode,
-        statement=statement or _statement(mode, model),
+        statement=_with_warning(statement or _statement(mode, model), losses),
         encoder=EncoderRecord(name=encoder.name, sha256=encoder.checksum),
         preprocessing={
             "input_px": encoder.input_px,
@@ -86,6 +94,12 @@ def assemble(
         fingerprint=fingerprint(mode, settings, encoder, support),
     )
     return Detector(model, card)
+
+
+def _with_warning(statement: str, losses: dict[str, float]) -> str:
+    """At α = 100 a head may saturate for every image, and then has no gradient to come back by."""
+    loss = losses.get("detection", 0.0)
+    return statement if loss < GUESS else f"{statement} {NOT_LEARNED.format(loss=loss)}"
 
 
 def _statement(mode: Mode, model: Scorer) -> str:
