@@ -103,6 +103,13 @@ def test_a_source_without_names_is_refused(keyword, tmp_path):
         write_dicom_results(case, predicted(case, np.ones((1, 8, 8), np.float32)), tmp_path / "out")
 
 
+def test_a_folder_that_cannot_be_written_is_told(tmp_path):
+    dotted = radiograph(tmp_path / "source")
+    (tmp_path / "out" / "report.dcm").mkdir(parents=True)  # cannot be removed like a file
+    with pytest.raises(InputError, match=r"chest\.dcm: its DICOM results could not be written"):
+        write_dicom_results(dotted.case, dotted.prediction, tmp_path / "out")
+
+
 def test_map_of_another_size_is_refused(tmp_path):
     dotted = inverted(tmp_path)
     other = replace(dotted.prediction, map=dotted.prediction.map[:, :5])
