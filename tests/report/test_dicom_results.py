@@ -42,10 +42,11 @@ def predicted(case: Case, maps: np.ndarray) -> CasePrediction:
 @pytest.mark.slow
 @pytest.mark.skipif(not shutil.which("dciodvfy"), reason="needs dciodvfy (Debian: dicom3tools)")
 @pytest.mark.parametrize("name", PLACED | UNPLACED)
-def test_dciodvfy_finds_no_error(name, tmp_path):
+@pytest.mark.parametrize("scale", [(0.0, 1.0), (0.12, 0.24)])
+def test_dciodvfy_finds_no_error(name, scale, tmp_path):
     dotted = (PLACED | UNPLACED)[name](tmp_path / "source")
     paths = write_dicom_results(
-        dotted.case, dotted.prediction, tmp_path / "results", **dotted.arguments
+        dotted.case, dotted.prediction, tmp_path / "results", scale=scale, **dotted.arguments
     )
     assert len(paths) == (4 if name in PLACED else 3)
     for path in paths:
@@ -54,6 +55,18 @@ def test_dciodvfy_finds_no_error(name, tmp_path):
         wrong = [line for line in said if not any(known in line for known in ACCEPTED)]
         assert wrong == [], path.name
         assert not any(line.startswith("Error") for line in said)
+
+
+@pytest.mark.parametrize("scale", [(0.0, 1.0), (0.12, 0.24), (1 / 3, 2 / 3), (0.5, 7.5)])
+def test_the_window_of_a_map_is_the_scale(scale, tmp_path):
+    dotted = inverted(tmp_path / "source")
+    write_dicom_results(dotted.case, dotted.prediction, tmp_path / "out", scale=scale)
+    read = pydicom.dcmread(tmp_path / "out" / "map.dcm")
+    (window,) = read.SharedFunctionalGroupsSequence[0].FrameVOILUTSequence
+    assert window.VOILUTFunction == "LINEAR_EXACT"
+    half = float(window.WindowWidth) / 2
+    edges = (float(window.WindowCenter) - half, float(window.WindowCenter) + half)
+    assert edges == pytest.approx(scale)
 
 
 def test_without_regions_there_are_no_segments(tmp_path):
