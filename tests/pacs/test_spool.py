@@ -4,7 +4,7 @@ import time
 import pytest
 
 from recap.errors import InputError
-from recap.pacs.spool import Spool, key_of
+from recap.pacs.spool import Spool, Unscored, key_of
 
 
 def test_names_are_digests(tmp_path):
@@ -72,6 +72,28 @@ def test_sent_results_are_remembered(tmp_path):
     first, second = sealed.unsent()
     sealed.note_sent(first)
     assert Spool(tmp_path).rounds()[0].unsent() == [second]
+
+
+def test_images_are_set_aside_whole_and_again(tmp_path):
+    """A kill after it leaves the round as it was: scored again, it is set aside again."""
+    spool = Spool(tmp_path)
+    for name in ("a", "b", "c"):
+        study = spool.store("s", "1", name, name.encode())
+    sealed = spool.seal(study)
+    files = sorted(sealed.images.iterdir())
+    unscored = [Unscored((files[0],), "one"), Unscored((files[2],), "other")]
+    spool.set_aside(sealed, unscored)
+    spool.set_aside(Spool(tmp_path).rounds()[0], unscored)
+    (kept,) = (tmp_path / "failed").iterdir()
+    assert sorted(kept.rglob("*.dcm")) == [kept / "images" / files[n].name for n in (0, 2)]
+    assert (kept / "reason.txt").read_text() == "one\nother\n"
+    assert sorted(sealed.images.iterdir()) == files
+    spool.finish(sealed)
+    assert (kept / "images" / files[0].name).read_bytes() in (b"a", b"b", b"c")
+    kept.rename(tmp_path / "work" / kept.name)
+    (again,) = Spool(tmp_path).rounds()
+    assert again.study == study
+    assert len(list(again.images.iterdir())) == 2
 
 
 def test_counts_and_bytes(tmp_path):
