@@ -139,6 +139,9 @@ def _clean_header(header: Any, frame: DicomFrame) -> Any:
     letters = text(header, "PatientOrientation").split("\\")
     known = len(letters) == 2 and all(_ORIENTATION.fullmatch(letter) for letter in letters)
     clean.PatientOrientation = letters if known else []
+    burned_in = text(header, "BurnedInAnnotation")
+    if burned_in in ("YES", "NO"):
+        clean.BurnedInAnnotation = burned_in
     reference = text(header, "FrameOfReferenceUID")
     if require("pydicom.uid", "dicom").UID(reference).is_valid:
         clean.FrameOfReferenceUID = reference
