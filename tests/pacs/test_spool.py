@@ -110,6 +110,16 @@ def test_counts_and_bytes(tmp_path):
     assert spool.count("s") == 0
 
 
+def test_files_that_vanish_while_they_are_counted(tmp_path):
+    """Whoever moves a round out of failed/ must not end the listener."""
+    spool = Spool(tmp_path)
+    spool.store("s", "1", "a", b"three")
+    gone = tmp_path / "failed" / "abc-1" / "images"
+    gone.mkdir(parents=True)
+    (gone / "a.dcm").symlink_to(tmp_path / "moved away.dcm")  # listed, but not there
+    assert Spool(tmp_path).stored_bytes == 5
+
+
 def test_old_ledgers_go(tmp_path):
     spool = Spool(tmp_path)
     study = spool.store("s", "1", "a", b"x")

@@ -19,6 +19,7 @@ import shutil
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -225,7 +226,13 @@ class Spool:
             self._bytes = self._measured()
 
     def _measured(self) -> int:
-        return sum(path.stat().st_size for path in self.root.rglob("*.dcm"))
+        total = 0
+        for folder, _, names in os.walk(self.root):  # folders that go meanwhile are passed over
+            for name in (name for name in names if name.endswith(".dcm")):
+                # Who looks after failed/ may take files away at any time.
+                with suppress(FileNotFoundError):
+                    total += Path(folder, name).stat().st_size
+        return total
 
     def _known(self, study: str) -> dict[str, str]:
         ledger = self._ledger(study)
