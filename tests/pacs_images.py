@@ -9,6 +9,8 @@ import pydicom
 from dicom_files import data_set, place
 from recap.config import ReadingSettings
 from recap.data.cases import find_cases
+from recap.io.case import Case
+from recap.pacs.spool import Unscored
 from recap.report.dicom_results import write_dicom_results
 
 
@@ -39,23 +41,36 @@ def study(number: int, slices: int = 3, side: int = 8) -> list[pydicom.Dataset]:
     return images
 
 
-def mark(images: Path, results: Path) -> None:
+def mark(images: Path, results: Path) -> list[Unscored]:
     """Write results of every case in a folder, as a detector would."""
     search = find_cases([images], results.parent / "scratch")
     for number, found in enumerate(search.cases):
         case = found.open(ReadingSettings())
-        maps = np.zeros((len(case.images), *case.images[0].size_hw), np.float32)
-        maps[0, 2, 3] = 0.9
-        # Not a CasePrediction: that brings torch, which takes longer than all the rest.
-        prediction = SimpleNamespace(
-            score=0.9,
-            images=[SimpleNamespace(score=float(map.max())) for map in maps],
-            map=maps[0] if case.kind == "image" else maps,
-            highest=0,
-            decision=None,
-        )
-        write_dicom_results(case, prediction, results / str(number))
+        write_dicom_results(case, marked(case), results / str(number))
+    return []
 
+
+def marked(case: Case) -> SimpleNamespace:
+    """One pixel of the first image is abnormal; all of them are read, as a detector would."""
+    maps = np.stack([np.zeros(image.size_hw, np.float32) for image in case.images])
+    maps[0, 2, 3] = 0.9
+    # Not a CasePrediction: that brings torch, which takes longer than all the rest.
+    return SimpleNamespace(
+        score=0.9,
+        images=[SimpleNamespace(score=float(map.max())) for map in maps],
+        map=maps[0] if case.kind == "image" else maps,
+        highest=0,
+        decision=None,
+    )
+
+
+DETECTOR = SimpleNamespace(
+    card=SimpleNamespace(
+        settings=SimpleNamespace(reading=ReadingSettings()), calibration=None, fingerprint="none"
+    ),
+    map_scale=(0.0, 1.0),
+)
+"""What scoring a study asks a detector besides its predictions."""
 
 RESULTS = 3
 """What `mark` writes for a study: map, report, capture."""

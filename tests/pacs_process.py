@@ -11,14 +11,15 @@ def main() -> None:
     from pacs_images import mark
     from recap.pacs.listen import Listener, ListenSettings
     from recap.pacs.send import DicomPeer, parse_address
-    from recap.pacs.spool import Spool
+    from recap.pacs.spool import Spool, Unscored
 
     spool, archive, delay, quiet = sys.argv[1:]
 
-    def score(images: Path, results: Path) -> None:
+    def score(images: Path, results: Path) -> list[Unscored]:
         print("scoring", flush=True)
-        mark(images, results)
+        unscored = mark(images, results)
         time.sleep(float(delay))
+        return unscored
 
     listener = Listener(
         Spool(Path(spool)),

@@ -266,3 +266,37 @@ def test_dicom_results_of_dicom_files(command, bundle, images, tmp_path):
         "DICOM results of 0 cases" in command("score", bundle, given, "--out", out, "--dicom").out
     )
     assert times(out / "dicom") == before
+
+
+def test_a_case_that_breaks_dicom_results_costs_no_other(command, bundle, tmp_path, monkeypatch):
+    pytest.importorskip("highdicom")
+    from dicom_files import save_dicom
+    from recap.report import dicom_results
+
+    given, out = tmp_path / "given", tmp_path / "out"
+    pixels = np.random.default_rng(0).integers(0, 4000, (3, 32, 40), np.uint16)
+    for name, picture in zip(("a", "b", "c"), pixels, strict=True):
+        save_dicom(given / f"{name}.dcm", picture, PatientID=name)
+    capture = dicom_results.capture
+
+    def breaks_for_b(image, map, scale, lines, frames, source, maker, series):
+        if source.frames[0].header.PatientID == "b":
+            raise IndexError("no such frame")
+        return capture(image, map, scale, lines, frames, source, maker, series)
+
+    monkeypatch.setattr(dicom_results, "capture", breaks_for_b)
+    result = command("score", bundle, given, "--out", out, "--dicom")
+    assert result.code == 1
+    assert "b.dcm: its DICOM results could not be made (IndexError" in result.err
+    rows = table(out)
+    assert [row["status"] for row in rows.values()] == ["ok"] * 3
+    assert all(row["score"] for row in rows.values())
+    errors = json.loads((out / "manifest.json").read_text())["dicom"]["errors"]
+    assert list(errors) == ["b.dcm"]
+    # Nothing half made stays, so that the next run knows what is missing.
+    complete = sorted(path.parent.name for path in (out / "dicom").rglob("report.dcm"))
+    assert complete == ["a.dcm", "c.dcm"]
+    monkeypatch.undo()
+    again = command("score", bundle, given, "--out", out, "--dicom")
+    assert again.code == 0, again.err
+    assert "DICOM results of 1 cases" in again.out

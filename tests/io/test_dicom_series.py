@@ -297,6 +297,21 @@ def test_series_of_two_studies_do_not_mix(tmp_path: Path) -> None:
     assert [each.files for each in series] == [tuple(first), tuple(second)]
 
 
+@pytest.mark.parametrize("keyword", ["PatientID", "IssuerOfPatientID"])
+def test_patients_with_the_same_uids_do_not_mix(tmp_path: Path, keyword: str) -> None:
+    """Also where the slices of one would continue, or repeat, those of the other."""
+    for number, pixels in enumerate(STACK):
+        tags = place((0.0, 0.0, 2.0 * number))
+        who = {"PatientID": "P1", keyword: "A" if number < 4 else "B"}
+        save_dicom(tmp_path / f"{number}.dcm", pixels, Modality="CT", **tags, **who)
+    tags = {"PatientID": "P1", keyword: "B", "SOPInstanceUID": f"{SERIES}.1"}
+    save_dicom(tmp_path / "6.dcm", STACK[0], Modality="CT", **place((0.0, 0.0, 12.0)), **tags)
+    found = group_series(sorted(tmp_path.iterdir()))
+    assert [[path.stem for path in each.files] for each in found] == [list("0123"), list("456")]
+    assert len({each.name for each in found}) == 2
+    assert [opened(each).kind for each in found] == ["volume", "volume"]
+
+
 def test_a_slice_of_another_size_is_named(tmp_path: Path) -> None:
     paths = save_series(tmp_path, STACK)
     (series,) = group_series(paths)

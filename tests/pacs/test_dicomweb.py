@@ -1,6 +1,7 @@
 """The DICOMweb client against a server of a few lines; test_orthanc.py has a real one."""
 
 import json
+import shutil
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -75,12 +76,39 @@ def test_studies_are_found(server):
 
 
 def test_what_is_stored_and_what_is_refused(server, image):
-    assert DicomWeb(server.url).store([image, image]) == 2
+    other = shutil.copy(image, image.with_name("b.dcm"))
+    assert DicomWeb(server.url).store([image, other]) == 2
     assert WebArchive(server.url).send(image) == "stored"
     server.body = {"00081198": {"vr": "SQ", "Value": [{"00081197": {"vr": "US", "Value": [272]}}]}}
     assert WebArchive(server.url).send(image) == "refused"
     server.status = 409
     assert WebArchive(server.url).send(image) == "refused"
+
+
+def test_a_folder_of_results_is_stored_file_by_file(server, image, tmp_path):
+    """Folders of results are named after their cases, so that some end in .dcm."""
+    results = tmp_path / "results"
+    for name in ("dx.dcm/map.dcm", "dx.dcm/report.dcm", "series-3/map.dcm"):
+        (results / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(image, results / name)
+    (results / "notes.txt").write_text("not DICOM")
+    assert DicomWeb(server.url).store(results) == 3
+    assert len(server.seen) == 3
+    assert DicomWeb(server.url).store(sorted(results.rglob("*.dcm"))) == 3
+    assert len(server.seen) == 6  # none twice, though dx.dcm was given along with its files
+
+
+def test_local_files_that_cannot_be_read_are_told_by_name(server, image, tmp_path):
+    web = DicomWeb(server.url)
+    (tmp_path / "text.dcm").write_text("this is no image")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(InputError, match=r"text\.dcm: this is no DICOM file"):
+        web.store([image, tmp_path / "text.dcm"])
+    with pytest.raises(InputError, match=r"empty: there is no DICOM file"):
+        web.store(tmp_path / "empty")
+    with pytest.raises(InputError, match=r"missing\.dcm: there is no such file"):
+        web.store([image, tmp_path / "missing.dcm"])
+    assert server.seen == []
 
 
 @pytest.mark.parametrize("status", [401, 503])

@@ -2,15 +2,17 @@ import logging
 import threading
 import time
 
+import pydicom
 import pytest
 
 pytest.importorskip("pynetdicom")
 pytest.importorskip("highdicom")
 
-from pacs_images import RESULTS, mark, study
+from pacs_images import DETECTOR, RESULTS, mark, marked, study
 from pacs_peer import send
 from recap.errors import InputError, SettingsError
 from recap.pacs.listen import Listener, ListenSettings
+from recap.pacs.score_study import study_scorer
 from recap.pacs.send import DicomPeer, parse_address
 from recap.pacs.spool import Spool
 
@@ -83,8 +85,6 @@ def test_what_comes_again_unchanged_is_not_scored_again(running, archive, tmp_pa
 
 def test_own_results_are_taken_and_left_alone(running, archive, tmp_path):
     """An archive that passes on all it gets sends our results back to us."""
-    import pydicom
-
     for dataset in study(4):
         path = tmp_path / "images" / f"{dataset.SOPInstanceUID}.dcm"
         path.parent.mkdir(exist_ok=True)
@@ -153,7 +153,7 @@ def test_a_study_that_breaks_scoring_does_not_stop_the_next(running, archive, tm
     def crash_once(images, results):
         if not archive.received and not any((tmp_path / "spool" / "failed").iterdir()):
             raise ZeroDivisionError
-        mark(images, results)
+        return mark(images, results)
 
     listener = running(score=crash_once)
     send(listener.port, study(10))
@@ -165,6 +165,40 @@ def test_a_study_that_breaks_scoring_does_not_stop_the_next(running, archive, tm
     archive.wait_for(RESULTS)
     failed.rename(tmp_path / "spool" / "work" / failed.name)
     archive.wait_for(2 * RESULTS)
+
+
+def test_images_that_cannot_be_scored_are_kept_while_the_others_are_answered(
+    running, archive, tmp_path, monkeypatch
+):
+    """Two series, of which one holds a slice without its pixels."""
+    from recap.scoring import cases
+
+    monkeypatch.setattr(cases, "score_case", lambda detector, case: marked(case))
+    spool, broken = tmp_path / "spool", study(21)
+    for image in broken:
+        image.SeriesInstanceUID += ".2"
+        image.SOPInstanceUID += ".2"
+    broken[1].PixelData = broken[1].PixelData[:10]
+    listener = running(score=study_scorer(DETECTOR))
+    send(listener.port, [*study(21), *broken])
+    archive.wait_for(RESULTS)
+    wait_until_empty(spool)
+    assert len(archive.received) == RESULTS
+    (failed,) = (spool / "failed").iterdir()
+    assert "ends early" in (failed / "reason.txt").read_text()
+    kept = {pydicom.dcmread(path).SOPInstanceUID for path in (failed / "images").iterdir()}
+    assert kept == {image.SOPInstanceUID for image in broken}
+    # Back in work they are tried again; as they are, to the same end, with a reason for all.
+    failed.rename(spool / "work" / failed.name)
+    wait_until_empty(spool)
+    (again,) = (spool / "failed").iterdir()
+    assert again.name == failed.name
+    assert len(list((again / "images").iterdir())) == 3
+    # Sent again, they are tried again, while the series that was answered is known.
+    send(listener.port, [*study(21), *broken])
+    wait_until_empty(spool)
+    assert len(list((spool / "failed").iterdir())) == 2
+    assert len(archive.received) == RESULTS
 
 
 def test_results_wait_for_an_archive_that_is_full(running, archive, tmp_path):

@@ -1,18 +1,11 @@
-from types import SimpleNamespace
-
 import pytest
 
 pytest.importorskip("highdicom")
 
 from dicom_files import item, write
-from pacs_images import study
-from recap.config import ReadingSettings
+from pacs_images import DETECTOR, marked, study
 from recap.errors import InputError
 from recap.pacs.score_study import study_scorer
-
-DETECTOR = SimpleNamespace(
-    card=SimpleNamespace(settings=SimpleNamespace(reading=ReadingSettings()))
-)
 
 
 def test_a_study_without_images_has_no_results(tmp_path):
@@ -25,7 +18,7 @@ def test_a_study_without_images_has_no_results(tmp_path):
     )
     write(tmp_path / "images" / "a.dcm", report)
     (tmp_path / "results").mkdir()
-    study_scorer(DETECTOR)(tmp_path / "images", tmp_path / "results")
+    assert study_scorer(DETECTOR)(tmp_path / "images", tmp_path / "results") == []
     assert list((tmp_path / "results").iterdir()) == []
 
 
@@ -35,3 +28,21 @@ def test_a_study_that_cannot_be_read_says_why(tmp_path):
     write(tmp_path / "images" / "a.dcm", image)
     with pytest.raises(InputError, match=r"None of 1 cases could be scored: .*ends early"):
         study_scorer(DETECTOR)(tmp_path / "images", tmp_path / "results")
+
+
+def test_a_case_that_breaks_scoring_is_told_and_the_others_are_scored(tmp_path, monkeypatch):
+    from recap.scoring import cases
+
+    def breaks_once(detector, case):
+        if "a.dcm" in case.source:
+            raise ZeroDivisionError
+        return marked(case)
+
+    monkeypatch.setattr(cases, "score_case", breaks_once)
+    for name, number in (("a", 1), ("b", 2)):
+        (image,) = study(number, slices=1)
+        write(tmp_path / "images" / f"{name}.dcm", image)
+    (failed,) = study_scorer(DETECTOR)(tmp_path / "images", tmp_path / "results")
+    assert failed.files == (tmp_path / "images" / "a.dcm",)
+    assert failed.reason == "a.dcm: scoring failed (ZeroDivisionError)"
+    assert [path.parent.name for path in (tmp_path / "results").rglob("report.dcm")] == ["0002"]

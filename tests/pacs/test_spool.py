@@ -4,7 +4,7 @@ import time
 import pytest
 
 from recap.errors import InputError
-from recap.pacs.spool import Spool, key_of
+from recap.pacs.spool import Spool, Unscored, key_of
 
 
 def test_names_are_digests(tmp_path):
@@ -74,6 +74,28 @@ def test_sent_results_are_remembered(tmp_path):
     assert Spool(tmp_path).rounds()[0].unsent() == [second]
 
 
+def test_images_are_set_aside_whole_and_again(tmp_path):
+    """A kill after it leaves the round as it was: scored again, it is set aside again."""
+    spool = Spool(tmp_path)
+    for name in ("a", "b", "c"):
+        study = spool.store("s", "1", name, name.encode())
+    sealed = spool.seal(study)
+    files = sorted(sealed.images.iterdir())
+    unscored = [Unscored((files[0],), "one"), Unscored((files[2],), "other")]
+    spool.set_aside(sealed, unscored)
+    spool.set_aside(Spool(tmp_path).rounds()[0], unscored)
+    (kept,) = (tmp_path / "failed").iterdir()
+    assert sorted(kept.rglob("*.dcm")) == [kept / "images" / files[n].name for n in (0, 2)]
+    assert (kept / "reason.txt").read_text() == "one\nother\n"
+    assert sorted(sealed.images.iterdir()) == files
+    spool.finish(sealed)
+    assert (kept / "images" / files[0].name).read_bytes() in (b"a", b"b", b"c")
+    kept.rename(tmp_path / "work" / kept.name)
+    (again,) = Spool(tmp_path).rounds()
+    assert again.study == study
+    assert len(list(again.images.iterdir())) == 2
+
+
 def test_counts_and_bytes(tmp_path):
     spool = Spool(tmp_path)
     for data in (b"one", b"three"):
@@ -86,6 +108,16 @@ def test_counts_and_bytes(tmp_path):
     spool.finish(spool.seal(study))
     assert spool.stored_bytes == 0
     assert spool.count("s") == 0
+
+
+def test_files_that_vanish_while_they_are_counted(tmp_path):
+    """Whoever moves a round out of failed/ must not end the listener."""
+    spool = Spool(tmp_path)
+    spool.store("s", "1", "a", b"three")
+    gone = tmp_path / "failed" / "abc-1" / "images"
+    gone.mkdir(parents=True)
+    (gone / "a.dcm").symlink_to(tmp_path / "moved away.dcm")  # listed, but not there
+    assert Spool(tmp_path).stored_bytes == 5
 
 
 def test_old_ledgers_go(tmp_path):

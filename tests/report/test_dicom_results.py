@@ -39,21 +39,72 @@ def predicted(case: Case, maps: np.ndarray) -> CasePrediction:
     return CasePrediction(scores[0], scores, ((0, 0),) * len(maps), whole)
 
 
+def complaints(path: Path) -> list[str]:
+    """What dciodvfy says of a file beyond what we accept."""
+    run = subprocess.run(["dciodvfy", path], capture_output=True, text=True, check=False)
+    said = [line for line in (run.stdout + run.stderr).splitlines() if " - " in line]
+    assert not any(line.startswith("Error") for line in said), path.name
+    return [line for line in said if not any(known in line for known in ACCEPTED)]
+
+
+needs_dciodvfy = pytest.mark.skipif(
+    not shutil.which("dciodvfy"), reason="needs dciodvfy (Debian: dicom3tools)"
+)
+
+
 @pytest.mark.slow
-@pytest.mark.skipif(not shutil.which("dciodvfy"), reason="needs dciodvfy (Debian: dicom3tools)")
+@needs_dciodvfy
 @pytest.mark.parametrize("name", PLACED | UNPLACED)
-def test_dciodvfy_finds_no_error(name, tmp_path):
+@pytest.mark.parametrize("scale", [(0.0, 1.0), (0.12, 0.24)])
+def test_dciodvfy_finds_no_error(name, scale, tmp_path):
     dotted = (PLACED | UNPLACED)[name](tmp_path / "source")
     paths = write_dicom_results(
-        dotted.case, dotted.prediction, tmp_path / "results", **dotted.arguments
+        dotted.case, dotted.prediction, tmp_path / "results", scale=scale, **dotted.arguments
     )
     assert len(paths) == (4 if name in PLACED else 3)
-    for path in paths:
-        run = subprocess.run(["dciodvfy", path], capture_output=True, text=True, check=False)
-        said = [line for line in (run.stdout + run.stderr).splitlines() if " - " in line]
-        wrong = [line for line in said if not any(known in line for known in ACCEPTED)]
-        assert wrong == [], path.name
-        assert not any(line.startswith("Error") for line in said)
+    assert {path.name: complaints(path) for path in paths} == {path.name: [] for path in paths}
+
+
+@pytest.mark.slow
+@needs_dciodvfy
+def test_dciodvfy_finds_no_error_with_findings_and_a_history(tmp_path):
+    """Three findings on one slice of a source with losses, burned in text and another's numbers."""
+    tags = {
+        "IssuerOfPatientID": "General Hospital",
+        "PatientIdentityRemoved": "YES",
+        "DeidentificationMethod": "by hand",
+        "BurnedInAnnotation": "YES",
+        "LossyImageCompression": "01",
+        "LossyImageCompressionRatio": [10, 2.5],
+        "LossyImageCompressionMethod": ["ISO_10918_1", "ISO_15444_1"],
+        "FrameOfReferenceUID": FRAME_OF_REFERENCE,
+    }
+    stack = np.zeros((4, 40, 60), np.int16)
+    (series,) = group_series(save_series(tmp_path / "source", stack, **WHO, **tags))
+    case = open_series(series, ReadingSettings())
+    maps = np.zeros(stack.shape, np.float32)
+    maps[1, 5:8, 5:50:15] = 0.9
+    paths = write_dicom_results(
+        case,
+        predicted(case, maps),
+        tmp_path / "out",
+        regions=case_regions(case, maps, 0.5),
+        level=0.5,
+    )
+    assert len(pydicom.dcmread(tmp_path / "out" / "segments.dcm").SegmentSequence) == 3
+    assert {path.name: complaints(path) for path in paths} == {path.name: [] for path in paths}
+
+
+@pytest.mark.parametrize("scale", [(0.0, 1.0), (0.12, 0.24), (1 / 3, 2 / 3), (0.5, 7.5)])
+def test_the_window_of_a_map_is_the_scale(scale, tmp_path):
+    dotted = inverted(tmp_path / "source")
+    write_dicom_results(dotted.case, dotted.prediction, tmp_path / "out", scale=scale)
+    read = pydicom.dcmread(tmp_path / "out" / "map.dcm")
+    (window,) = read.SharedFunctionalGroupsSequence[0].FrameVOILUTSequence
+    assert window.VOILUTFunction == "LINEAR_EXACT"
+    half = float(window.WindowWidth) / 2
+    edges = (float(window.WindowCenter) - half, float(window.WindowCenter) + half)
+    assert edges == pytest.approx(scale)
 
 
 def test_without_regions_there_are_no_segments(tmp_path):
@@ -101,6 +152,13 @@ def test_a_source_without_names_is_refused(keyword, tmp_path):
     case = open_file(path, ReadingSettings())
     with pytest.raises(InputError, match=f"its {keyword} is ''"):
         write_dicom_results(case, predicted(case, np.ones((1, 8, 8), np.float32)), tmp_path / "out")
+
+
+def test_a_folder_that_cannot_be_written_is_told(tmp_path):
+    dotted = radiograph(tmp_path / "source")
+    (tmp_path / "out" / "report.dcm").mkdir(parents=True)  # cannot be removed like a file
+    with pytest.raises(InputError, match=r"chest\.dcm: its DICOM results could not be written"):
+        write_dicom_results(dotted.case, dotted.prediction, tmp_path / "out")
 
 
 def test_map_of_another_size_is_refused(tmp_path):

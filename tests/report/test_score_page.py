@@ -120,6 +120,16 @@ def test_regions_of_other_slices_are_listed_but_not_drawn(tmp_path):
     assert "Score of this image" in text
 
 
+@pytest.mark.parametrize(
+    ("area_mm2", "shown"),
+    [(0.5, "0.5"), (12.34, "12.3"), (999.4, "999"), (999.7, "1,000"), (1078.25, "1,078")],
+)
+def test_areas_are_written_out(area_mm2, shown, tmp_path):
+    write_preview(tmp_path, "a.png")
+    columns = write_regions(tmp_path, "a.png", [region(area_mm2=area_mm2)])
+    assert f"<td>{shown}</td>" in render(write_folder(tmp_path, [row("a.png", **columns)]))
+
+
 def test_an_overlay_serves_where_there_is_no_preview(folder):
     text = render(folder)
     assert base64.b64encode(picture_png(0.1)).decode() in text

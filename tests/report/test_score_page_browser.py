@@ -25,6 +25,9 @@ def page(tmp_path_factory):
         write_preview(folder, name)
         columns = write_regions(folder, name, [region()]) if score > 0.5 else {}
         rows.append(row(name, score, **columns))
+    write_preview(folder, "series-3", image=17, images=40)
+    columns = write_regions(folder, "series-3", [region(17, 123456.7), region(18, 1078.25)])
+    rows.append(row("series-3", 0.1, kind="volume", images="40", **columns))
     path = write_score_page(write_folder(folder, rows))
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
@@ -59,23 +62,29 @@ def cards(page):
 
 
 def test_a_click_on_a_heading_sorts_table_and_cards(page):
-    assert names(page) == ["bad.png", "b10.png", "a.png", "b9.png"]
+    assert names(page) == ["bad.png", "b10.png", "a.png", "b9.png", "series-3"]
     page.get_by_role("button", name="Case").click()
-    assert names(page) == ["a.png", "b9.png", "b10.png", "bad.png"]
-    assert cards(page) == ["a.png", "b9.png", "b10.png"]
+    assert names(page) == ["a.png", "b9.png", "b10.png", "bad.png", "series-3"]
+    assert cards(page) == ["a.png", "b9.png", "b10.png", "series-3"]
     score = page.get_by_role("button", name="Score")
     score.focus()
     page.keyboard.press("Enter")
-    assert names(page) == ["b10.png", "a.png", "b9.png", "bad.png"]
+    assert names(page) == ["b10.png", "a.png", "b9.png", "series-3", "bad.png"]
     page.keyboard.press("Enter")
-    assert names(page) == ["b9.png", "a.png", "b10.png", "bad.png"]  # what has none comes last
+    assert names(page) == [
+        "series-3",
+        "b9.png",
+        "a.png",
+        "b10.png",
+        "bad.png",
+    ]  # what has none comes last
     assert page.locator("th[aria-sort=ascending]").inner_text().startswith("Score")
 
 
 def test_filters_work_together(page):
     page.get_by_label("Name").fill("B")
     assert names(page) == ["bad.png", "b10.png", "b9.png"]
-    assert page.locator("#count").inner_text() == "3 of 4"
+    assert page.locator("#count").inner_text() == "3 of 5"
     page.get_by_label("Result").select_option("normal")
     assert names(page) == cards(page) == ["b9.png"]
     page.get_by_label("Result").select_option("")
@@ -133,3 +142,17 @@ def test_a_region_lights_up(page):
 def test_nothing_sticks_out(width, page):
     page.set_viewport_size({"width": width, "height": 800})
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
+@pytest.mark.parametrize("width", [360, 800, 1200, 1600])
+def test_regions_of_a_volume_do_not_run_into_the_explanation(width, page):
+    page.set_viewport_size({"width": width, "height": 800})
+    card = page.locator(".case", has_text="series-3")
+    card.scroll_into_view_if_needed()
+    table = card.locator("table", has_text="Centre x, y").bounding_box()
+    why = card.locator(".says", has_text="Why here").bounding_box()
+    whole = card.bounding_box()
+    beside = table["x"] >= why["x"] + why["width"] or why["x"] >= table["x"] + table["width"]
+    below = table["y"] >= why["y"] + why["height"] or why["y"] >= table["y"] + table["height"]
+    assert beside or below
+    assert table["x"] + table["width"] <= whole["x"] + whole["width"]

@@ -19,6 +19,7 @@ _DIFFERENCES = {
 }
 KEYWORDS = [
     *_DIFFERENCES,
+    *("PatientID", "IssuerOfPatientID"),
     *("SOPClassUID", "SOPInstanceUID", "StudyInstanceUID", "SeriesInstanceUID", "SeriesNumber"),
     *("Modality", "InstanceNumber", "NumberOfFrames", "Rows", "Columns", "SamplesPerPixel"),
     *("ImagePositionPatient", "ImageOrientationPatient", "PixelSpacing"),
@@ -64,6 +65,9 @@ def slice_of(path: Path, header: Any) -> Slice:
         order=integer(header, "InstanceNumber"),
         size_hw=size_hw,
         group=(
+            # Careless anonymising gives several patients the same study and series.
+            text(header, "PatientID"),
+            text(header, "IssuerOfPatientID"),
             text(header, "StudyInstanceUID"),
             series or path.parent,
             size_hw,

@@ -7,8 +7,11 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from recap.atomic import replacing
+from recap.data.folder import walk
 from recap.errors import InputError, SettingsError
 from recap.extras import require
+from recap.io.dicom_file import careful
+from recap.io.sniff import sniff
 from recap.pacs.spool import key_of
 
 _TIMEOUT_S = 60
@@ -60,15 +63,17 @@ class DicomWeb:
                 paths.append(path)
         return paths
 
-    def store(self, paths: Sequence[Path]) -> int:
-        """Store files; how many of them the archive took."""
+    def store(self, paths: Path | Sequence[Path]) -> int:
+        """Store files, and all DICOM files below folders; how many of them the archive took."""
         pydicom = require("pydicom", "pacs")
         requests = require("requests", "pacs")
         stored = 0
-        for path in paths:
+        for path in _dicom_files([paths] if isinstance(paths, Path) else paths):
+            with careful(path):  # what is wrong with a file is not the archive's doing
+                dataset = pydicom.dcmread(path)
             with self._asking():
                 try:
-                    answer = self._client.store_instances([pydicom.dcmread(path)])
+                    answer = self._client.store_instances([dataset])
                 except requests.HTTPError as error:
                     if error.response is None or error.response.status_code != _CONFLICT:
                         raise
@@ -106,6 +111,24 @@ def _session(token: str | None) -> Any:
 
     session.send = with_timeout
     return session
+
+
+def _dicom_files(paths: Sequence[Path]) -> list[Path]:
+    """Files as given, and the DICOM files below folders; each once. Tells what is none."""
+    found: dict[Path, None] = {}  # a folder may be given along with its files
+    for path in paths:
+        if path.is_dir():
+            below = [file for file in sorted(walk(path)) if sniff(file) == "dicom"]
+            if not below:
+                raise InputError(f"{path}: there is no DICOM file in this folder. Name another.")
+            found.update(dict.fromkeys(below))
+        elif sniff(path) == "dicom":
+            found[path] = None
+        else:
+            raise InputError(
+                f"{path}: this is no DICOM file, so it cannot be stored. Leave it out."
+            )
+    return list(found)
 
 
 def _text(value: Any) -> str:

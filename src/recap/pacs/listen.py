@@ -8,7 +8,7 @@ import logging
 import shutil
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from io import BytesIO
 from pathlib import Path
@@ -17,10 +17,10 @@ from typing import Any
 from recap.errors import InputError, RecapError, SettingsError
 from recap.extras import require
 from recap.pacs.send import Destination, SendError
-from recap.pacs.spool import Round, Spool
+from recap.pacs.spool import Round, Spool, Unscored
 
-ScoreStudy = Callable[[Path, Path], None]
-"""Reads the images of one folder, writes results as DICOM files into another."""
+ScoreStudy = Callable[[Path, Path], Sequence[Unscored]]
+"""Reads the images of one folder, writes results as DICOM files into another, says what failed."""
 
 _SUCCESS, _OUT_OF_RESOURCES, _NOT_UNDERSTOOD = 0x0000, 0xA700, 0xC000
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
@@ -189,13 +189,18 @@ class Listener:
         partial.mkdir()
         _log.info("study %s: scoring", each.name)
         try:
-            self._score(each.images, partial)
+            unscored = self._score(each.images, partial)
+            if unscored:
+                self._spool.set_aside(each, unscored)
         except RecapError as error:
             raise _GivenUp(str(error)) from error
         except Exception as error:  # one study must not stop those behind it
             _log.exception("study %s: scoring failed", each.name)
             raise _GivenUp(f"scoring failed ({type(error).__name__})") from error
         each.keep_results(partial)
+        # Not to be remembered as dealt with: if they are sent again, they are tried again.
+        for path in (path for failed in unscored for path in failed.files):
+            path.unlink(missing_ok=True)
 
     def _send(self, each: Round) -> bool:
         """Send what is not sent; false if that has to wait."""

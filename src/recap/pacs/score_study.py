@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from recap.data.cases import Found, find_cases
 from recap.errors import InputError, RecapError
+from recap.pacs.spool import Unscored
 from recap.report.dicom_results import write_dicom_results
 
 if TYPE_CHECKING:
@@ -16,27 +17,44 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 
-def study_scorer(detector: "Detector") -> Callable[[Path, Path], None]:
-    """A function that scores every case of a folder and writes a folder of results for each."""
+def study_scorer(detector: "Detector") -> Callable[[Path, Path], list[Unscored]]:
+    """A function that scores every case of a folder and writes a folder of results for each.
 
-    def score(images: Path, results: Path) -> None:
+    It gives the cases that could not be scored; if that is all of them, it raises.
+    """
+
+    def score(images: Path, results: Path) -> list[Unscored]:
         with TemporaryDirectory(prefix="recap-") as scratch:
             try:
-                search = find_cases([images], Path(scratch))
+                cases = find_cases([images], Path(scratch)).cases
             except InputError:  # reports or segmentations only
                 _log.info("nothing to look at in %s", images.parent.name)
-                return
-            reasons = []
-            for number, found in enumerate(search.cases, start=1):
-                try:
-                    _score_case(detector, found, results / f"{number:04d}")
-                except RecapError as error:
-                    reasons.append(str(error))
-                    _log.warning("case %d of %s: %s", number, images.parent.name, error)
-            if len(reasons) == len(search.cases):
-                raise InputError(f"None of {len(reasons)} cases could be scored: {reasons[0]}")
+                return []
+            unscored = []
+            for number, found in enumerate(cases, start=1):
+                reason = _try_case(detector, found, results / f"{number:04d}")
+                if reason:
+                    unscored.append(Unscored(found.files, reason))
+                    _log.warning("case %d of %s: %s", number, images.parent.name, reason)
+            if len(unscored) == len(cases):
+                raise InputError(
+                    f"None of {len(cases)} cases could be scored: {unscored[0].reason}"
+                )
+            return unscored
 
     return score
+
+
+def _try_case(detector: "Detector", found: Found, folder: Path) -> str:
+    """Score a case and write its results; why that failed, or nothing."""
+    try:
+        _score_case(detector, found, folder)
+    except RecapError as error:
+        return str(error)
+    except Exception as error:  # one case must not cost the others of the study
+        _log.exception("scoring failed")
+        return f"{found.files[0].name}: scoring failed ({type(error).__name__})"
+    return ""
 
 
 def _score_case(detector: "Detector", found: Found, folder: Path) -> None:

@@ -5,7 +5,8 @@
                    /results/             its results: there as a whole, or not at all
                    /sent.txt             which of them the archive has answered for
     done/STUDY.json                      which images have been dealt with
-    failed/STUDY-TIME/                   rounds that could not be scored, with the reason
+    failed/STUDY-TIME/                   rounds that could not be scored, or the images of a
+                                         round that could not, with the reason
 
 All names are digests of UIDs: nothing that a peer sends becomes part of a path, and none of them
 names a patient.
@@ -17,11 +18,12 @@ import os
 import shutil
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import IO
+from typing import IO, NamedTuple
 
 from recap.atomic import write_atomic
 from recap.errors import InputError
@@ -33,6 +35,13 @@ _DONE_DAYS = 30
 def key_of(uid: str) -> str:
     """A name for a UID that says nothing else."""
     return sha256(uid.encode()).hexdigest()[:_KEY_LETTERS]
+
+
+class Unscored(NamedTuple):
+    """Images of a round that could not be scored together, and why."""
+
+    files: tuple[Path, ...]
+    reason: str
 
 
 @dataclass(frozen=True)
@@ -192,13 +201,38 @@ class Spool:
         write_atomic(failed.folder / "reason.txt", reason + "\n")
         failed.folder.rename(self.root / "failed" / failed.name)
 
+    def set_aside(self, partly: Round, unscored: Sequence[Unscored]) -> None:
+        """Keep images that could not be scored like a failed round, and leave them in theirs.
+
+        Those of a volume appear together, so that a kill in between cannot make a shorter volume
+        of what is left. Done again, it gives the same folder.
+        """
+        made = partly.folder / "aside.partial"
+        shutil.rmtree(made, ignore_errors=True)
+        (made / "images").mkdir(parents=True)
+        for path in (path for each in unscored for path in each.files):
+            _link(path, made / "images" / path.name)
+        write_atomic(made / "reason.txt", "".join(f"{each.reason}\n" for each in unscored))
+        study, _, sealed = partly.name.partition("-")
+        # A name of its own: back in work/ it may meet the round that it comes from.
+        kept = self.root / "failed" / f"{study}-{int(sealed, 16) + 1:x}"
+        shutil.rmtree(kept, ignore_errors=True)
+        made.rename(kept)
+        _fsync_folder(kept.parent)
+
     def _remove(self, done: Round) -> None:
         shutil.rmtree(done.folder)
         with self._lock:
             self._bytes = self._measured()
 
     def _measured(self) -> int:
-        return sum(path.stat().st_size for path in self.root.rglob("*.dcm"))
+        total = 0
+        for folder, _, names in os.walk(self.root):  # folders that go meanwhile are passed over
+            for name in (name for name in names if name.endswith(".dcm")):
+                # Who looks after failed/ may take files away at any time.
+                with suppress(FileNotFoundError):
+                    total += Path(folder, name).stat().st_size
+        return total
 
     def _known(self, study: str) -> dict[str, str]:
         ledger = self._ledger(study)
@@ -230,6 +264,13 @@ def _drop_known_series(new: Round, known: dict[str, str]) -> None:
     for name in digests:
         if name.partition("-")[0] not in changed:
             (new.images / name).unlink()
+
+
+def _link(path: Path, new: Path) -> None:
+    try:
+        new.hardlink_to(path)
+    except OSError:  # not every file system has links
+        shutil.copyfile(path, new)
 
 
 def _fsync_folder(folder: Path) -> None:

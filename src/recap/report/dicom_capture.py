@@ -18,6 +18,14 @@ from recap.report.overlay import overlay
 from recap.types import FloatArray, Image
 
 _MARGIN_PX, _SMALLEST_FONT, _LARGEST_FONT = 2, 8, 16
+_IF_THERE = (
+    "IssuerOfPatientID",
+    "PatientIdentityRemoved",
+    "DeidentificationMethod",
+    "LongitudinalTemporalInformationModified",
+    "StudyDescription",
+)
+_COMPRESSION = ("LossyImageCompressionRatio", "LossyImageCompressionMethod")
 # recap says S and I where DICOM says H(ead) and F(eet).
 _DICOM_LETTERS = {"S": "H", "I": "F"}
 
@@ -51,7 +59,7 @@ def capture(
     _name_patient(written, header)
     written.Laterality = header.Laterality
     written.PatientOrientation = _patient_orientation(image) or header.PatientOrientation
-    written.BurnedInAnnotation = "NO"
+    _tell_of_pixels(written, frames)
     written.DerivationDescription = f"Anomaly map over the image. {NOTICE}"
     written.SourceImageSequence = [reference(frame) for frame in frames]
     # The spacing at a detector is not that in the patient, which is what this tag says.
@@ -99,8 +107,36 @@ def _name_patient(written: Any, header: Any) -> None:
         setattr(written, keyword, header.get(keyword, ""))
     for keyword in ("AccessionNumber", "StudyID", "ReferringPhysicianName"):
         setattr(written, keyword, header.get(keyword, ""))
-    if "StudyDescription" in header:
-        written.StudyDescription = header.StudyDescription
+    _copy(written, header, _IF_THERE)
+
+
+def _tell_of_pixels(written: Any, frames: Sequence[SourceFrame]) -> None:
+    """What is true of the source's pixels is true of a picture that shows them.
+
+    Our own strip names neither patient nor date, so it is no annotation in this sense. A source
+    that does not say whether it has one may have one.
+    """
+    headers = [frame.header for frame in frames]
+    if burned_in := _of_all(headers, "BurnedInAnnotation", "YES"):
+        written.BurnedInAnnotation = burned_in
+    if lossy := _of_all(headers, "LossyImageCompression", "01"):
+        written.LossyImageCompression = lossy
+        same = (header for header in headers if header.get("LossyImageCompression") == lossy)
+        _copy(written, next(same), _COMPRESSION)
+
+
+def _of_all(headers: Sequence[Any], keyword: str, strongest: str) -> str:
+    """What one suffices to say, else what all of them say, else nothing."""
+    values = {str(header.get(keyword, "")) for header in headers}
+    if strongest in values:
+        return strongest
+    return values.pop() if len(values) == 1 else ""
+
+
+def _copy(written: Any, header: Any, keywords: Sequence[str]) -> None:
+    for keyword in keywords:
+        if keyword in header:
+            setattr(written, keyword, header.get(keyword))
 
 
 def _patient_orientation(image: Image) -> list[str]:

@@ -25,15 +25,12 @@ def parametric_map(
     """A Parametric Map of some frames of the source; `maps` are those of all frames."""
     highdicom = require("highdicom", "dicom")
     values = maps[list(indices)].astype(np.float32, copy=False)
-    low, high = scale
     written = highdicom.pm.ParametricMap(
         source_images=source.stand_ins(indices),
         pixel_array=values,
         contains_recognizable_visual_features=False,
         real_world_value_mappings=[_meaning(values, scale)],
-        voi_lut_transformations=[
-            highdicom.VOILUTTransformation(window_center=(low + high) / 2, window_width=high - low)
-        ],
+        voi_lut_transformations=[_window(scale)],
         content_label="ANOMALY_MAP",
         content_description=f"Anomaly map. {NOTICE}",
         **maker.equipment(),
@@ -42,6 +39,16 @@ def parametric_map(
     name_sources(written, source)
     written.Laterality = source.frames[0].header.Laterality
     return written
+
+
+def _window(scale: tuple[float, float]) -> Any:
+    """The detector's fixed colour scale; a LINEAR window may not be narrower than 1."""
+    low, high = scale
+    return require("highdicom", "dicom").VOILUTTransformation(
+        window_center=float(f"{(low + high) / 2:.10g}"),
+        window_width=float(f"{high - low:.10g}"),
+        voi_lut_function="LINEAR_EXACT",
+    )
 
 
 def _meaning(values: FloatArray, scale: tuple[float, float]) -> Any:

@@ -4,7 +4,7 @@ import re
 from typing import Any
 
 from recap.extras import require
-from recap.io.dicom_tags import number, text
+from recap.io.dicom_tags import numbers, text
 
 _DATES, _TIMES = ("PatientBirthDate", "StudyDate"), ("StudyTime",)
 _NAMES = ("PatientName", "ReferringPhysicianName")
@@ -17,9 +17,8 @@ _OPTIONAL = {
     "PatientIdentityRemoved": 16,
     "DeidentificationMethod": 64,
     "LongitudinalTemporalInformationModified": 16,
-    "LossyImageCompression": 16,
-    "LossyImageCompressionMethod": 16,
 }
+_CODE_LETTERS = 16
 _SEXES = ("M", "F", "O")
 _DATE = re.compile(r"(19|20|18)\d\d(0[1-9]|1[0-2])(0[1-9]|[12]\d|3[01])")
 _TIME = re.compile(r"([01]\d|2[0-3])([0-5]\d([0-5]\d(\.\d{1,6})?)?)?")
@@ -35,8 +34,7 @@ def patient_and_study(header: Any) -> Any:
     for keyword, most in _OPTIONAL.items():
         if value := text(header, keyword)[:most]:
             setattr(clean, keyword, value)
-    if ratio := number(header, "LossyImageCompressionRatio"):
-        clean.LossyImageCompressionRatio = f"{ratio:.8g}"
+    _copy_compression(clean, header)
     if clean.get("PatientIdentityRemoved") == "YES" and "DeidentificationMethod" not in clean:
         clean.DeidentificationMethod = "not stated by the source"
     for keyword in _DATES:
@@ -48,6 +46,21 @@ def patient_and_study(header: Any) -> Any:
     if not all(str(element.value).isascii() for element in clean):
         clean.SpecificCharacterSet = "ISO_IR 192"
     return clean
+
+
+def _copy_compression(clean: Any, header: Any) -> None:
+    """Whether the pixels were ever compressed with losses; one ratio and method for each time."""
+    lossy = text(header, "LossyImageCompression")
+    if lossy in ("00", "01"):
+        clean.LossyImageCompression = lossy
+    if lossy != "01":
+        return
+    if ratios := numbers(header, "LossyImageCompressionRatio"):
+        clean.LossyImageCompressionRatio = [f"{ratio:.8g}" for ratio in ratios]
+    if methods := text(header, "LossyImageCompressionMethod"):
+        clean.LossyImageCompressionMethod = [
+            method.strip()[:_CODE_LETTERS] for method in methods.split("\\")
+        ]
 
 
 def _name(header: Any, keyword: str) -> str:

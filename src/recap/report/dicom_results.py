@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from recap.atomic import replacing
-from recap.errors import InputError
+from recap.errors import InputError, RecapError
 from recap.extras import require
 from recap.io.case import Case
 from recap.io.no_warnings import no_warnings
@@ -66,21 +66,34 @@ def write_dicom_results(
     """
     require("highdicom", "dicom")
     decision = decision or prediction.decision
-    source = read_source(case)
-    maps = prediction.map[None] if prediction.map.ndim == 2 else prediction.map
-    _check(case, source, maps)
-    work = _Work(case, prediction, source, maps, scale, Maker(new_uid, detector))
-    labels, findings = find_findings(case, maps, regions, level, ignore)
-    tracking = {finding.number: new_uid() for finding in findings}
-    for old in (old for pattern in _OURS for old in folder.glob(pattern)):
-        old.unlink()
-    paths = []
     with _quietly(case.source):
-        for name, dataset in work.objects(labels, findings, tracking, regions, decision):
+        source = read_source(case)
+        maps = prediction.map[None] if prediction.map.ndim == 2 else prediction.map
+        _check(case, source, maps)
+        work = _Work(case, prediction, source, maps, scale, Maker(new_uid, detector))
+        labels, findings = find_findings(case, maps, regions, level, ignore)
+        tracking = {finding.number: new_uid() for finding in findings}
+        return _save(work.objects(labels, findings, tracking, regions, decision), folder)
+
+
+def _save(objects: Iterator[Written], folder: Path) -> list[Path]:
+    """Write all of them or, where one cannot be made, none: half of them would look complete."""
+    _clear(folder)
+    paths = []
+    try:
+        for name, dataset in objects:
             with replacing(folder / name) as file:
                 dataset.save_as(file, enforce_file_format=True)
             paths.append(folder / name)
+    except Exception:
+        _clear(folder)
+        raise
     return paths
+
+
+def _clear(folder: Path) -> None:
+    for old in (old for pattern in _OURS for old in folder.glob(pattern)):
+        old.unlink()
 
 
 @dataclass(frozen=True, eq=False)
@@ -229,17 +242,32 @@ def _check(case: Case, source: Source, maps: FloatArray) -> None:
 
 @contextmanager
 def _quietly(name: str) -> Iterator[None]:
-    """Keep highdicom's log, which names patients, to itself; its refusals become one line."""
+    """Keep highdicom's log, which names patients, to itself; what goes wrong becomes one line."""
     logger = logging.getLogger("highdicom")
     before = logger.level
     logger.setLevel(logging.CRITICAL)
     try:
         with no_warnings:
             yield
-    except (ValueError, TypeError) as error:
-        reason = " ".join(str(error).split())[:200]
+    except RecapError:
+        raise
+    except OSError as error:
         raise InputError(
-            f"{name}: its headers do not allow DICOM results ({reason}). Export it again."
+            f"{name}: its DICOM results could not be written ({error.strerror or error}). Check "
+            "the folder and its disk, then give the same command again."
+        ) from error
+    except (ValueError, TypeError) as error:
+        raise InputError(
+            f"{name}: its headers do not allow DICOM results ({_short(error)}). Export it again."
+        ) from error
+    except Exception as error:  # one case must not cost those behind it
+        raise InputError(
+            f"{name}: its DICOM results could not be made ({type(error).__name__}: "
+            f"{_short(error)}). Export it again, or leave --dicom away for it."
         ) from error
     finally:
         logger.setLevel(before)
+
+
+def _short(error: Exception) -> str:
+    return " ".join(str(error).split())[:200]

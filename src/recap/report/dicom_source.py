@@ -25,6 +25,7 @@ from recap.report.dicom_patient import patient_and_study
 
 _CT = "1.2.840.10008.5.1.4.1.1.2"
 _CAPTURE = "1.2.840.10008.5.1.4.1.1.7"
+_STAND_IN = "2.25."
 _ORIENTATION = re.compile("[APRLHF]{1,3}")
 _NAMES = ("StudyInstanceUID", "SeriesInstanceUID", "SOPClassUID", "SOPInstanceUID")
 
@@ -84,7 +85,7 @@ class Source:
     def _stand_in(self, index: int) -> Any:
         frame = self.frames[index]
         stand_in = copy.deepcopy(frame.header)
-        stand_in.SOPInstanceUID = f"2.25.{index + 1}"
+        stand_in.SOPInstanceUID = f"{_STAND_IN}{index + 1}"
         stand_in.SOPClassUID = _CT if frame.plane is not None else _CAPTURE
         stand_in.Rows, stand_in.Columns = self.size_hw
         if frame.plane is None:
@@ -138,6 +139,9 @@ def _clean_header(header: Any, frame: DicomFrame) -> Any:
     letters = text(header, "PatientOrientation").split("\\")
     known = len(letters) == 2 and all(_ORIENTATION.fullmatch(letter) for letter in letters)
     clean.PatientOrientation = letters if known else []
+    burned_in = text(header, "BurnedInAnnotation")
+    if burned_in in ("YES", "NO"):
+        clean.BurnedInAnnotation = burned_in
     reference = text(header, "FrameOfReferenceUID")
     if require("pydicom.uid", "dicom").UID(reference).is_valid:
         clean.FrameOfReferenceUID = reference
@@ -183,11 +187,18 @@ def name_sources(written: Any, source: Source) -> None:
     written.SourceImageSequence = files(written.SourceImageSequence)
     for series in written.ReferencedSeriesSequence:
         series.ReferencedInstanceSequence = files(series.ReferencedInstanceSequence)
-    for group in written.PerFrameFunctionalGroupsSequence:
-        for derivation in group.get("DerivationImageSequence") or ():
-            for item in derivation.SourceImageSequence:
-                item.update(reference(_frame_named(item, source)))
+    # highdicom shares items between the segments of a frame, and a true name may look like a
+    # stand-in's: each object has its name looked up once.
+    items = {
+        id(item): item
+        for group in written.PerFrameFunctionalGroupsSequence
+        for derivation in group.get("DerivationImageSequence") or ()
+        for item in derivation.SourceImageSequence
+    }
+    for item in items.values():
+        item.update(reference(_frame_named(item, source)))
 
 
 def _frame_named(item: Any, source: Source) -> SourceFrame:
-    return source.frames[int(str(item.ReferencedSOPInstanceUID).rpartition(".")[2]) - 1]
+    """The frame that a stand-in's name is for; only ever asked of what is not renamed yet."""
+    return source.frames[int(str(item.ReferencedSOPInstanceUID).removeprefix(_STAND_IN)) - 1]

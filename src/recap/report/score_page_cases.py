@@ -42,8 +42,9 @@ def _card(item: Shown, index: int) -> str:
         f"<article class='card case' id='case-{index}' data-case='{index}' tabindex='-1'>"
         f"<div class='top'><h3><bdi>{escape(row.case)}</bdi></h3>{chip(row)}</div>"
         f"<p class='numbers'>{' · '.join(facts)}</p>"
-        f"<div class='halves'><div class='says'>{_picture(item)}{_regions(item)}</div>"
-        f"<div class='says'>{why_block(item.preview, png_source)}</div></div></article>"
+        f"<div class='halves'><div class='says'>{_picture(item)}</div>"
+        f"<div class='says'>{why_block(item.preview, png_source)}</div>"
+        f"{_regions(item)}</div></article>"
     )
 
 
@@ -117,7 +118,10 @@ def _regions(item: Shown) -> str:
     if not item.row.regions:  # not calibrated: what a region is has not been said
         return ""
     if not item.regions:
-        return "<h4>Regions</h4><p class='quiet'>None reaches the calibrated level.</p>"
+        return (
+            "<div class='says regions'><h4>Regions</h4>"
+            "<p class='quiet'>None reaches the calibrated level.</p></div>"
+        )
     several = item.row.kind in ("volume", "frames")
     in_mm = any(region["area_mm2"] for region in item.regions)
     heads = ["", *(["Image"] if several else []), f"Area, {'mm²' if in_mm else 'px'}"]
@@ -127,17 +131,24 @@ def _regions(item: Shown) -> str:
     rest = f"<p class='quiet'>and {more} more in {escape(item.row.regions_table)}</p>"
     head = "".join(f"<th scope='col'>{text}</th>" for text in heads)
     return (
+        "<div class='says regions'>"
         f"<h4>Regions <span class='count'>{len(item.regions)}</span></h4>"
         f"<table class='small'><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
-        f"{rest if more else ''}"
+        f"{rest if more else ''}</div>"
     )
 
 
 def _region_row(region: RegionRow, several: bool, in_mm: bool) -> str:
-    area = number(region["area_mm2"], 3) if in_mm else region["area_px"]
+    area = _area(region["area_mm2"] if in_mm else region["area_px"])
     centre = f"{float(region['centroid_x_px']):.0f}, {float(region['centroid_y_px']):.0f}"
     cells: list[Any] = [*([int(region["image"]) + 1] if several else []), area, centre]
     cells += [number(region["peak"], 3), number(region["mean"], 3)]
     label = int(region["region"])
     row = "".join(f"<td>{escape(str(cell))}</td>" for cell in cells)
     return f"<tr data-region='{label}'><th scope='row'>{label}</th>{row}</tr>"
+
+
+def _area(text: str) -> str:
+    """Three digits at least, and never as a power of ten: 12.3, 999, 1,078."""
+    large = bool(text) and float(text) >= 999.5
+    return f"{float(text):,.0f}" if large else number(text, 3)

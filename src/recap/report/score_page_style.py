@@ -106,6 +106,7 @@ ul.keys { display: flex; gap: 1.25rem; margin: .4rem 0 0; padding: 0; list-style
 .halves { display: grid; grid-template-columns: minmax(0, 11fr) minmax(0, 9fr); gap: 1.25rem; }
 .says { min-width: 0; font-size: .85rem; }
 .says > h4:first-child { margin-top: 0; }
+.regions { grid-column: 1 / -1; overflow-x: auto; }
 .says p { margin: .3rem 0; overflow-wrap: anywhere; }
 .stack > div, div.stack { position: relative; background: #000; border-radius: 4px; }
 .stack img { display: block; width: 100%; height: auto; aspect-ratio: auto; border-radius: 4px; }
