@@ -14,6 +14,8 @@ from recap.peers.methods import has_zero_shot
 
 MeasuredOn = Literal["test", "pool"]
 """The test split; or what the support set leaves of the pool, to choose settings by."""
+Sources = tuple[tuple[str, str], ...]
+"""The domains of a zero-shot fit, each with a digest of its files' names."""
 
 
 @dataclass(frozen=True)
@@ -29,6 +31,8 @@ class Cell:
     exclude: str = ""
     """The sha256 of the exclusion list, if there is one."""
     on: MeasuredOn = "test"
+    sources: Sources = ()
+    """What a zero-shot cell is fitted on (`recap.benchmark.sources`); few-shot cells have none."""
 
     @property
     def name(self) -> str:
@@ -55,7 +59,10 @@ class Cell:
 
     def as_json(self) -> dict[str, Any]:
         """The cell as it stands in its result."""
+        # Only where there is something to say: what is newer must not rename older cells.
         content: dict[str, Any] = {} if self.on == "test" else {"on": self.on}
+        if self.sources:
+            content["sources"] = dict(self.sources)
         return content | {
             "method": self.method,
             "dataset": self.dataset,
@@ -87,7 +94,7 @@ def plan_cells(
                 continue  # nothing to fit on
             for dataset in datasets:
                 for seed in seeds:
-                    draw = seed if draw_by_seed else 0
+                    draw = seed if draw_by_seed and count else 0  # zero-shot draws nothing
                     cell = Cell(method, dataset, count, with_seed(own, seed), draw, exclude, on)
                     cells.append(cell)
     return sorted(cells, key=lambda cell: (cell.shots or 10**6, cell.settings.seed))

@@ -1,13 +1,14 @@
 """Ablations and sweeps: variants of one setting, run on the same data, shots and seeds."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from recap.benchmark.cells import Cell, MeasuredOn, plan_cells, with_seed
 from recap.benchmark.experiments import register
 from recap.benchmark.runner import run_cells
+from recap.benchmark.sources import with_sources
 from recap.benchmark.watch import Watcher, silent
 from recap.config import Settings, settings_from_dict
 from recap.data import Domain
@@ -144,6 +145,8 @@ def run_study(
 
     Cells that differ in how they score alone share one fit.
     """
+    variants = {label: with_sources(own, domains) for label, own in study.variants.items()}
+    study = replace(study, variants=variants)
     register(out, study.name, study.variants, study.base)
     cells = study.cells
     shared = len({cell.fit_name for cell in cells}) < len(cells)

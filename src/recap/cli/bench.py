@@ -75,6 +75,7 @@ def run(
     from recap.benchmark.cells import parse_numbers, plan_cells
     from recap.benchmark.experiments import GRID, POOL, register
     from recap.benchmark.runner import run_cells
+    from recap.benchmark.sources import with_sources
     from recap.cli.bench_live import watching
     from recap.data.exclusions import read_exclusions
 
@@ -91,6 +92,7 @@ def run(
         left_out.sha256 if left_out else "",
         where,
     )
+    cells = with_sources(cells, domains)
     names = dict.fromkeys(cell.method for cell in cells)
     grid = POOL if where == "pool" else GRID
     register(out, grid, {name: [c for c in cells if c.method == name] for name in names})
