@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeVar
 
 from recap.atomic import write_atomic
 from recap.config import AnySettings, PeerSettings, Section, Settings
-from recap.errors import InputError
+from recap.errors import InputError, SettingsError
 from recap.peers.methods import has_zero_shot
 
 MeasuredOn = Literal["test", "pool"]
@@ -92,12 +92,24 @@ def plan_cells(
         for count in sorted(set(shots)):
             if count == 0 and not has_zero_shot(method):
                 continue  # nothing to fit on
+            if count == 0 and on == "pool":
+                _refuse_test_sources(own)
             for dataset in datasets:
                 for seed in seeds:
                     draw = seed if draw_by_seed and count else 0  # zero-shot draws nothing
                     cell = Cell(method, dataset, count, with_seed(own, seed), draw, exclude, on)
                     cells.append(cell)
     return sorted(cells, key=lambda cell: (cell.shots or 10**6, cell.settings.seed))
+
+
+def _refuse_test_sources(settings: AnySettings) -> None:
+    """On the pools nothing of test/ is read; neither may the sources' be."""
+    if isinstance(settings, Settings) and settings.training.source_split == "test":
+        raise SettingsError(
+            '--on pool reads nothing of test/, but training.source_split = "test" fits zero-shot '
+            "detectors on the test splits of the other data sets. Leave one of the two out, or 0 "
+            "out of --shots."
+        )
 
 
 def reset(section: Section, names: Collection[str]) -> Section:
