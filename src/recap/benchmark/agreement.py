@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import combinations
+from textwrap import shorten
 from typing import Any, NamedTuple
 
 from recap.benchmark.experiments import flat_settings
@@ -74,10 +75,11 @@ def _identity(cell: Mapping[str, Any], draws: bool) -> dict[str, Any]:
     own = cell["settings"]
     known = PeerSettings(method=own["method"]) if "method" in own else Settings()
     settings = merged([known.model_dump(mode="json"), own, {"seed": 0}])
-    return {"on": "test", **dict(flat_settings(settings)), **rest}
+    return {"on": "test", "supports": "drawn", **dict(flat_settings(settings)), **rest}
 
 
 def _text(value: Any) -> str:
-    if isinstance(value, Mapping):
-        return ", ".join(f"{name} ({files})" for name, files in value.items())
+    if isinstance(value, Mapping):  # sources, or the files of a support list
+        items = [(k, v if isinstance(v, str) else " ".join(v)) for k, v in value.items()]
+        return shorten(", ".join(f"{name} ({files})" for name, files in items), 120)
     return "none" if value in (None, "") else str(value)

@@ -65,7 +65,8 @@ CAVEATS: tuple[Caveat, ...] = (
     ),
     Caveat(
         "same-files",
-        "8 of the 24 abnormal support files bear the name of a file in the test split.",
+        "In the published support lists, 8 of the 24 abnormal files bear the name of a file in the "
+        "test split.",
         _FEW_SHOT,
         "dataset",
         frozenset({"BrainMRI"}),

@@ -3,11 +3,12 @@
 import hashlib
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from recap.atomic import write_atomic
+from recap.benchmark.support_lists import Lists, SupportList
 from recap.config import AnySettings, PeerSettings, Section, Settings
 from recap.errors import InputError, SettingsError
 from recap.peers.methods import has_zero_shot
@@ -33,6 +34,8 @@ class Cell:
     on: MeasuredOn = "test"
     sources: Sources = ()
     """What a zero-shot cell is fitted on (`recap.benchmark.sources`); few-shot cells have none."""
+    supports: SupportList | None = None
+    """What a few-shot cell is fitted on, where a list says it and nothing is drawn."""
 
     @property
     def name(self) -> str:
@@ -63,6 +66,8 @@ class Cell:
         content: dict[str, Any] = {} if self.on == "test" else {"on": self.on}
         if self.sources:
             content["sources"] = dict(self.sources)
+        if self.supports:
+            content["supports"] = asdict(self.supports)
         return content | {
             "method": self.method,
             "dataset": self.dataset,
@@ -85,8 +90,12 @@ def plan_cells(
     draw_by_seed: bool = False,
     exclude: str = "",
     on: MeasuredOn = "test",
+    lists: Lists | None = None,
 ) -> list[Cell]:
-    """All cells of a grid that make sense, the cheap ones first; settings by method."""
+    """All cells of a grid that make sense, the cheap ones first; settings by method.
+
+    Where `lists` has a support set, it is not drawn.
+    """
     cells = []
     for method, own in settings.items():
         for count in sorted(set(shots)):
@@ -97,8 +106,9 @@ def plan_cells(
             for dataset in datasets:
                 for seed in seeds:
                     draw = seed if draw_by_seed and count else 0  # zero-shot draws nothing
-                    cell = Cell(method, dataset, count, with_seed(own, seed), draw, exclude, on)
-                    cells.append(cell)
+                    seeded = with_seed(own, seed)
+                    cell = Cell(method, dataset, count, seeded, draw, exclude, on)
+                    cells.append(replace(cell, supports=(lists or {}).get((dataset, count))))
     return sorted(cells, key=lambda cell: (cell.shots or 10**6, cell.settings.seed))
 
 

@@ -136,4 +136,4 @@ def _refuse_other_base(file: Path, kept: Mapping[str, Any], given: Mapping[str, 
 def _whole(base: Mapping[str, Any]) -> dict[str, Any]:
     """The base with the defaults of what is newer than its file."""
     settings = settings_from_dict(base["settings"]).model_dump(mode="json")
-    return {"on": "test", **base, "settings": settings}
+    return {"on": "test", "supports": "drawn", **base, "settings": settings}

@@ -17,9 +17,15 @@ class Shown(NamedTuple):
     cell: Mapping[str, Any]
 
 
-def run_notes(results: Iterable[Shown]) -> tuple[Note, ...]:
-    """The footnotes of a table that shows these results; none for what is no cell."""
+def run_notes(results: Iterable[Shown], beside_published: bool = False) -> tuple[Note, ...]:
+    """The footnotes of a table that shows these results; none for what is no cell.
+
+    Beside published numbers it matters too that supports which we drew are not those of the paper.
+    """
     shown = [result for result in results if result.cell]
+    few_shot = [result for result in shown if result.cell["shots"]]
+    listed = [result for result in few_shot if result.cell.get("supports")]
+    drawn = [result for result in few_shot if not result.cell.get("supports")]
     notes = [
         _about("own-settings", "Ours: {}.", _settings(shown)),
         _about(
@@ -27,6 +33,16 @@ def run_notes(results: Iterable[Shown]) -> tuple[Note, ...]:
             "{}: every seed has a support set of its own, so the deviation is one over seeds and "
             "supports.",
             _methods_with_own_draws(shown),
+        ),
+        _about(
+            "own-supports",
+            "{}: our support images are drawn by our own rule and differ from those of the paper.",
+            _named(drawn) if beside_published else "",
+        ),
+        _about(
+            "listed-supports",
+            "{}: our support images are those of the lists that were given (--supports).",
+            _named(listed),
         ),
         _about(
             "test-sources",

@@ -123,7 +123,7 @@ class CellSource:
     def run_notes(self) -> tuple[Note, ...]:
         """What our numbers are of, as footnotes of the whole table."""
         shown = [Shown(run.method, run.dataset, run.seed, run.cell) for run in self.runs]
-        return run_notes(shown)
+        return run_notes(shown, beside_published=bool(self.published))
 
 
 def cell_source(
