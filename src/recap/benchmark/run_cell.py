@@ -124,6 +124,7 @@ def result_of(detector: Detector, samples: Sequence[Sample], measured: Measured)
     drift["bound"] = _drift_bound(detector)
     return {
         "metrics": metrics,
+        "pixel_error_bound": measured.pixel_error_bound,
         "counts": measured.counts,
         "images": [_row(sample, output) for sample, output in pairs],
         "drift": drift,

@@ -41,6 +41,7 @@ def evaluate(
         "domain": domain.name,
         "image": measured.image,
         "pixel": measured.pixel,
+        "pixel_error_bound": measured.pixel_error_bound,
         "images": measured.counts,
         "excluded": _excluded(exclude, len(everything) - len(samples), len(everything)),
         "support_images_in_test": _shared_with_support(detector, samples),
@@ -61,6 +62,8 @@ class Measured:
     """What the model said of each image, without its map."""
     maps: dict[int, FloatArray]
     """The maps that were asked for, by the sample's position."""
+    pixel_error_bound: float | None = None
+    """How far a pixel metric can be from its exact value, 0 if exact; None where there are none."""
 
 
 def measure(
@@ -98,6 +101,7 @@ def measure(
         {"normal": len(samples) - abnormal, "abnormal": abnormal},
         outputs,
         maps,
+        pixels.error_bound if has_masks else None,
     )
 
 
