@@ -98,6 +98,8 @@ def test_it_says_what_was_run(text):
 def test_the_summary_is_the_mean_over_seeds(out):
     runs = read_runs(out)
     table = summary_table(runs)
+    told = [note.text for note in table.title.notes]
+    assert told == ["Ours: encoder dinov2-small at 240 px, preset recap."]
     assert [[label.text for label in row.labels] for row in table.rows] == [
         ["K = 4", "ReCAP"],
         ["K = 4", "nearest"],
