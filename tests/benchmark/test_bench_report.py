@@ -92,12 +92,14 @@ def test_it_says_what_was_run(text):
     for words in ("recap-ad 0.1.0", "torch 2.13.0", "dinov2-small", "training.epochs", "0, 1"):
         assert words in text, words
     assert "Research software, not a medical device" in text
-    assert "BrainMRI: 8 of the 24 abnormal support files" in text
+    assert "BrainMRI: In the published support lists, 8 of the 24 abnormal files" in text
 
 
 def test_the_summary_is_the_mean_over_seeds(out):
     runs = read_runs(out)
     table = summary_table(runs)
+    told = [note.text for note in table.title.notes]
+    assert told == ["Ours: encoder dinov2-small at 240 px, preset recap."]
     assert [[label.text for label in row.labels] for row in table.rows] == [
         ["K = 4", "ReCAP"],
         ["K = 4", "nearest"],

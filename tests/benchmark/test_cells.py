@@ -12,7 +12,7 @@ from recap.benchmark.cells import (
     write_result,
 )
 from recap.config import resolve_settings
-from recap.errors import InputError
+from recap.errors import InputError, SettingsError
 
 
 def cell(**values):
@@ -56,6 +56,14 @@ def test_draws_follow_the_seed_only_when_asked():
         dict.fromkeys(["recap"], resolve_settings()), ["Brain"], [4], [0, 3], draw_by_seed=True
     )
     assert [(c.settings.seed, c.draw) for c in cells] == [(0, 0), (3, 3)]
+
+
+def test_cells_on_pools_do_not_learn_from_test_splits():
+    settings = {"recap": resolve_settings(training={"source_split": "test"})}
+    with pytest.raises(SettingsError, match=r"--on pool .* training\.source_split = .test."):
+        plan_cells(settings, ["Brain"], [0, 4], [0], on="pool")
+    assert len(plan_cells(settings, ["Brain"], [4], [0], on="pool")) == 1  # learns from no source
+    assert len(plan_cells(settings, ["Brain"], [0], [0])) == 1
 
 
 def test_results_are_kept_and_damaged_ones_run_again(tmp_path):

@@ -252,7 +252,7 @@ def test_a_folder_without_experiments_is_one_grid_that_mixes_nothing(tmp_path):
     write_cell(tmp_path, made_cell("recap", "Brain", 4, 0), maps=False)
     assert len(read_runs(tmp_path)) == 1
     write_cell(tmp_path, made_cell("recap", "Brain", 4, 0, eta=0.1), maps=False)
-    with pytest.raises(InputError, match="cannot mix"):
+    with pytest.raises(InputError, match="Two results for recap on Brain, 4 shots"):
         read_runs(tmp_path)
 
 

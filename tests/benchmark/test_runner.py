@@ -119,6 +119,7 @@ def test_a_cell_is_what_the_commands_give(cells, domains, tmp_path):
     for level in ("image", "pixel"):
         for name, value in expected[level].items():
             assert result["metrics"][f"{level}_{name}"] == pytest.approx(value)
+    assert result["pixel_error_bound"] == expected["pixel_error_bound"] == 0
     assert result["fingerprint"] == detector.card.fingerprint
     rows = result["images"]
     assert auroc([r["score"] for r in rows], [r["abnormal"] for r in rows]) == pytest.approx(

@@ -229,7 +229,9 @@ def test_markdown_by_hand():
 def test_csv_by_hand():
     text = render([small_table()], "csv")
     assert text.splitlines()[0] == ",".join(CSV_FIELDS)
-    rows = list(csv.reader(io.StringIO(text)))[1:]
+    *lines, note = text.splitlines(keepends=True)
+    assert note == "# key (small): Mind <this> & 5 %.\n"
+    rows = list(csv.reader(io.StringIO("".join(lines))))[1:]
     name = ["small", "A&B / F1|max"]
     assert rows[0] == [
         *name, "Group / one_1", "91.2340", "1.5000", "3", "best", "80.00", "", "second", "", "key"
@@ -239,6 +241,19 @@ def test_csv_by_hand():
     ]  # fmt: skip
     assert rows[2] == ["small", "A&B / AP", "Group / one_1", *[""] * 8, "key"]
     assert len(rows) == 4
+
+
+def test_csv_has_the_text_of_every_key():
+    results = [run("recap", "Brain", k, 0, counts=(3, 4), image_auroc=0.9) for k in (0, 4)]
+    lines = render(paper_tables(Results(runs=results)), "csv").splitlines()
+    first = next(i for i, line in enumerate(lines) if line.startswith("# "))
+    table, notes = lines[:first], lines[first:]
+    assert all(line.startswith("# ") for line in notes)
+    told = {re.match(r"# (\S+) \(.+?\): .{20}", line)[1] for line in notes}
+    used = {key for row in csv.DictReader(table) for key in row["notes"].split()}
+    assert used == told
+    shared = next(line for line in notes if line.startswith("# two-pros"))
+    assert shared.startswith("# two-pros (zero-shot, few-shot-2, few-shot-4, few-shot-8, few-sho")
 
 
 def test_latex_by_hand():

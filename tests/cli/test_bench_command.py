@@ -3,6 +3,9 @@ import shutil
 
 import pytest
 
+from recap.data import draw_support
+from recap.data.supports import write_support
+
 
 @pytest.fixture
 def run_bench(command, domains, tiny, tmp_path):
@@ -100,3 +103,22 @@ def test_two_results_for_one_seed_do_not_mix(run_bench, command, tmp_path):
     result = command("bench", "table", tmp_path / "runs")
     assert result.code == 2
     assert "nearest" in result.err
+
+
+def test_support_lists_are_used_and_missing_ones_told(run_bench, domains, tmp_path):
+    lists = tmp_path / "lists"
+    (lists / "Brain").mkdir(parents=True)
+    brain = next(domain for domain in domains if domain.name == "Brain")
+    support = draw_support(brain, 2, draw=1)
+    write_support(support, lists / "Brain" / "2-shot.txt")
+    missing = run_bench("--supports", lists)
+    assert missing.code == 2
+    assert f"{lists}/Chest/2-shot.txt: there is no such support list" in missing.err
+    assert not (tmp_path / "runs").exists()
+    both = run_bench("--supports", lists, "--datasets", "Brain", "--draw-by-seed")
+    assert "--draw-by-seed" in both.err
+    result = run_bench("--supports", lists, "--datasets", "Brain", "--seeds", "0")
+    assert result.code == 0, result.err
+    (file,) = (tmp_path / "runs" / "cells").rglob("*.json")
+    listed = json.loads(file.read_text())["cell"]["supports"]["normal"]
+    assert [name.split("/")[-1] for name in listed] == [s.path.name for s in support.normal]

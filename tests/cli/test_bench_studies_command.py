@@ -53,6 +53,13 @@ def test_backbones_skip_what_is_not_here(bench, tmp_path, monkeypatch, tiny):
     assert {row["variant"] for row in rows} == {tiny[1]}
 
 
+def test_studies_take_support_lists_too(bench, tmp_path):
+    for study in (("ablate", "components"), ("sweep", "topk")):
+        result = bench(*study, "--supports", tmp_path)
+        assert result.code == 2
+        assert f"{tmp_path}/Brain/2-shot.txt: there is no such support list" in result.err
+
+
 def test_wrong_options_are_told(bench):
     assert "--encoders goes with backbones" in bench("ablate", "components", "--encoders", "a").err
     assert bench("ablate", "everything").code == 2

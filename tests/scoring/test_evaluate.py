@@ -1,5 +1,6 @@
 import shutil
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from recap.data.benchmark import read_domain
 from recap.data.exclusions import read_exclusions
 from recap.errors import InputError
 from recap.io import read_mask
+from recap.metrics import PixelMetrics
 from recap.scoring.evaluate import evaluate, measure
 
 
@@ -58,9 +60,21 @@ def test_what_is_reported_beside_the_numbers(few_shot, domains):
     assert result["fingerprint"] == few_shot.card.fingerprint
 
 
+def test_how_far_pixel_numbers_can_be_off_is_reported(few_shot, domains, monkeypatch):
+    exact = evaluate(few_shot, domains[0])
+    assert exact["pixel_error_bound"] == 0
+    little = partial(PixelMetrics, memory_bytes=1 << 16)
+    monkeypatch.setattr("recap.scoring.evaluate.PixelMetrics", little)
+    rough = evaluate(few_shot, domains[0])
+    assert 0 < rough["pixel_error_bound"] < 0.1
+    off = abs(rough["pixel"]["auroc"] - exact["pixel"]["auroc"])
+    assert 0 < off <= rough["pixel_error_bound"]
+
+
 def test_no_masks_no_pixel_numbers(few_shot, domains):
     result = evaluate(few_shot, domains[1])
     assert result["pixel"] is None
+    assert result["pixel_error_bound"] is None
     assert {"auroc", "f1_max", "ap", "fpr_at_95_tpr"} < set(result["image"])
 
 

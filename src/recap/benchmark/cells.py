@@ -3,17 +3,20 @@
 import hashlib
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from recap.atomic import write_atomic
+from recap.benchmark.support_lists import Lists, SupportList
 from recap.config import AnySettings, PeerSettings, Section, Settings
-from recap.errors import InputError
+from recap.errors import InputError, SettingsError
 from recap.peers.methods import has_zero_shot
 
 MeasuredOn = Literal["test", "pool"]
 """The test split; or what the support set leaves of the pool, to choose settings by."""
+Sources = tuple[tuple[str, str], ...]
+"""The domains of a zero-shot fit, each with a digest of its files' names."""
 
 
 @dataclass(frozen=True)
@@ -29,6 +32,10 @@ class Cell:
     exclude: str = ""
     """The sha256 of the exclusion list, if there is one."""
     on: MeasuredOn = "test"
+    sources: Sources = ()
+    """What a zero-shot cell is fitted on (`recap.benchmark.sources`); few-shot cells have none."""
+    supports: SupportList | None = None
+    """What a few-shot cell is fitted on, where a list says it and nothing is drawn."""
 
     @property
     def name(self) -> str:
@@ -55,7 +62,12 @@ class Cell:
 
     def as_json(self) -> dict[str, Any]:
         """The cell as it stands in its result."""
+        # Only where there is something to say: what is newer must not rename older cells.
         content: dict[str, Any] = {} if self.on == "test" else {"on": self.on}
+        if self.sources:
+            content["sources"] = dict(self.sources)
+        if self.supports:
+            content["supports"] = asdict(self.supports)
         return content | {
             "method": self.method,
             "dataset": self.dataset,
@@ -78,19 +90,36 @@ def plan_cells(
     draw_by_seed: bool = False,
     exclude: str = "",
     on: MeasuredOn = "test",
+    lists: Lists | None = None,
 ) -> list[Cell]:
-    """All cells of a grid that make sense, the cheap ones first; settings by method."""
+    """All cells of a grid that make sense, the cheap ones first; settings by method.
+
+    Where `lists` has a support set, it is not drawn.
+    """
     cells = []
     for method, own in settings.items():
         for count in sorted(set(shots)):
             if count == 0 and not has_zero_shot(method):
                 continue  # nothing to fit on
+            if count == 0 and on == "pool":
+                _refuse_test_sources(own)
             for dataset in datasets:
                 for seed in seeds:
-                    draw = seed if draw_by_seed else 0
-                    cell = Cell(method, dataset, count, with_seed(own, seed), draw, exclude, on)
-                    cells.append(cell)
+                    draw = seed if draw_by_seed and count else 0  # zero-shot draws nothing
+                    seeded = with_seed(own, seed)
+                    cell = Cell(method, dataset, count, seeded, draw, exclude, on)
+                    cells.append(replace(cell, supports=(lists or {}).get((dataset, count))))
     return sorted(cells, key=lambda cell: (cell.shots or 10**6, cell.settings.seed))
+
+
+def _refuse_test_sources(settings: AnySettings) -> None:
+    """On the pools nothing of test/ is read; neither may the sources' be."""
+    if isinstance(settings, Settings) and settings.training.source_split == "test":
+        raise SettingsError(
+            '--on pool reads nothing of test/, but training.source_split = "test" fits zero-shot '
+            "detectors on the test splits of the other data sets. Leave one of the two out, or 0 "
+            "out of --shots."
+        )
 
 
 def reset(section: Section, names: Collection[str]) -> Section:

@@ -39,8 +39,8 @@ def named_results(out: Path, name: str) -> list[tuple[str, dict[str, Any]]]:
 
 
 def result_cells(results: Iterable[dict[str, Any]]) -> list[ResultCell]:
-    """Finished cells as table rows. Cells of one method with different settings never mix: two
-    results for the same seed are refused by the tables, which name them."""
+    """Finished cells as table rows. Cells of one method with different settings never mix: the
+    tables refuse them by name."""
     return [_row(result["cell"]["method"], result) for result in results]
 
 
@@ -54,4 +54,5 @@ def _row(label: str, result: dict[str, Any]) -> ResultCell:
         metrics=result["metrics"],
         backbone=cell["settings"]["encoder"]["name"],
         counts=(result["counts"]["abnormal"], result["counts"]["normal"]),
+        cell=cell,
     )

@@ -89,6 +89,16 @@ def with_presets(cells: Sequence[tuple[str, Mapping[str, Any]]]) -> list[str]:
     ]
 
 
+def flat_settings(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Every setting under the name that users write."""
+    for key, value in tree.items():
+        if isinstance(value, Mapping):
+            # Users write training.epochs, not settings.training.epochs.
+            yield from flat_settings(value, prefix if key == "settings" else f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
 def _adopt(out: Path) -> None:
     """Note what an older folder holds as its grid, before other cells come to stand beside it."""
     cells = out / "cells"
@@ -114,7 +124,7 @@ def _read(file: Path) -> dict[str, Any]:
 
 
 def _refuse_other_base(file: Path, kept: Mapping[str, Any], given: Mapping[str, Any]) -> None:
-    old, new = dict(_flat(_whole(kept))), dict(_flat(_whole(given)))
+    old, new = dict(flat_settings(_whole(kept))), dict(flat_settings(_whole(given)))
     other = next((key for key in new if old.get(key) != new[key]), None)
     if other is not None:
         raise InputError(
@@ -126,13 +136,4 @@ def _refuse_other_base(file: Path, kept: Mapping[str, Any], given: Mapping[str, 
 def _whole(base: Mapping[str, Any]) -> dict[str, Any]:
     """The base with the defaults of what is newer than its file."""
     settings = settings_from_dict(base["settings"]).model_dump(mode="json")
-    return {"on": "test", **base, "settings": settings}
-
-
-def _flat(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in tree.items():
-        if isinstance(value, Mapping):
-            # Users write training.epochs, not settings.training.epochs.
-            yield from _flat(value, prefix if key == "settings" else f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
+    return {"on": "test", "supports": "drawn", **base, "settings": settings}

@@ -17,9 +17,8 @@ def own_table(results: Iterable[ResultCell]) -> Table:
         for method in source.methods()
     ]
     rows = [rank_across(row, columns) for row in _rows(source)]
-    return Table(
-        "ours", Label("Ours, in %"), ("K", "Dataset", "Metric"), tuple(columns), tuple(rows)
-    )
+    title = Label("Ours, in %", source.run_notes())
+    return Table("ours", title, ("K", "Dataset", "Metric"), tuple(columns), tuple(rows))
 
 
 def _rows(source: CellSource) -> Iterable[Row]:

@@ -12,7 +12,7 @@ import torch
 from recap.benchmark.cells import Cell, write_result
 from recap.benchmark.examples import choose_examples, keep_examples, keep_maps, name_of
 from recap.config import AnySettings, Settings
-from recap.data import Domain, draw_support
+from recap.data import Domain, Support, draw_support
 from recap.data.exclusions import Exclusions
 from recap.data.supports import held_out_pool, known_patient
 from recap.encoders.memo import TapsMemo
@@ -80,15 +80,21 @@ def _fit(
     where = {"domain": target.name, "work_dir": work, "encoder": encoder}
     if cell.shots == 0:
         return fit_sources(leave_one_out(domains, target.name), cell.settings, **where)
-    support = draw_support(target, cell.shots, cell.draw)
+    support = _support(cell, target)
     samples = [*support.normal, *(support.abnormal if uses_abnormal(cell.method) else ())]
     loaded = load_support(samples, cell.settings.reading)
     return fit_support(loaded, cell.settings, **where)
 
 
+def _support(cell: Cell, target: Domain) -> Support:
+    return (
+        cell.supports.find(target) if cell.supports else draw_support(target, cell.shots, cell.draw)
+    )
+
+
 def _measured_images(cell: Cell, target: Domain, exclude: Exclusions | None) -> list[Sample]:
     if cell.on == "pool":
-        support = draw_support(target, cell.shots, cell.draw) if cell.shots else None
+        support = _support(cell, target) if cell.shots else None
         left = held_out_pool(target, support)
         if len({sample.abnormal for sample in left}) < 2:
             raise InputError(
@@ -118,6 +124,7 @@ def result_of(detector: Detector, samples: Sequence[Sample], measured: Measured)
     drift["bound"] = _drift_bound(detector)
     return {
         "metrics": metrics,
+        "pixel_error_bound": measured.pixel_error_bound,
         "counts": measured.counts,
         "images": [_row(sample, output) for sample, output in pairs],
         "drift": drift,

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from recap.benchmark.cells import Cell, is_done, result_file
 from recap.benchmark.engines import Job, run_here, run_in_processes
+from recap.benchmark.sources import with_sources
 from recap.benchmark.watch import Outcome, Watcher, silent
 from recap.data import Domain
 from recap.data.exclusions import Exclusions
@@ -33,6 +34,7 @@ def run_cells(
     With `share_heads`, cells that differ in how they score alone share one fit.
     """
     run = _engine(engine, jobs, ray_address)
+    cells = with_sources(cells, domains)
     present = [_outcome(out, cell) for cell in cells if is_done(out, cell)]
     there = {outcome.cell.name for outcome in present}
     missing = [cell for cell in cells if cell.name not in there]

@@ -1,13 +1,15 @@
 """Ablations and sweeps: variants of one setting, run on the same data, shots and seeds."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from recap.benchmark.cells import Cell, MeasuredOn, plan_cells, with_seed
 from recap.benchmark.experiments import register
 from recap.benchmark.runner import run_cells
+from recap.benchmark.sources import with_sources
+from recap.benchmark.support_lists import Lists
 from recap.benchmark.watch import Watcher, silent
 from recap.config import Settings, settings_from_dict
 from recap.data import Domain
@@ -60,10 +62,11 @@ def plan_study(
     draw_by_seed: bool = False,
     exclude: str = "",
     on: MeasuredOn = "test",
+    lists: Lists | None = None,
 ) -> Study:
     """The cells of an ablation or a sweep, over its own values or others."""
     variants = {
-        label: plan_cells({"recap": own}, datasets, shots, seeds, draw_by_seed, exclude, on)
+        label: plan_cells({"recap": own}, datasets, shots, seeds, draw_by_seed, exclude, on, lists)
         for label, own in variants_of(name, settings, values).items()
     }
     if not all(variants.values()):
@@ -72,6 +75,7 @@ def plan_study(
         )
     common = with_seed(settings, 0).model_dump(mode="json")
     base = {"settings": common, "draw_by_seed": draw_by_seed, "exclude": exclude, "on": on}
+    base["supports"] = "listed" if lists else "drawn"
     return Study(name, variants, base)
 
 
@@ -144,6 +148,8 @@ def run_study(
 
     Cells that differ in how they score alone share one fit.
     """
+    variants = {label: with_sources(own, domains) for label, own in study.variants.items()}
+    study = replace(study, variants=variants)
     register(out, study.name, study.variants, study.base)
     cells = study.cells
     shared = len({cell.fit_name for cell in cells}) < len(cells)

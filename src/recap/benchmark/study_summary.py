@@ -10,8 +10,10 @@ from typing import Any
 import numpy as np
 
 from recap.atomic import write_atomic
+from recap.benchmark.agreement import Averaged, refuse_mixed
 from recap.benchmark.collect import named_results
 from recap.benchmark.experiments import FOLDER, definition, experiment_file, read_experiment
+from recap.benchmark.run_notes import Shown, run_notes
 from recap.benchmark.studies import reference_of, value_of
 from recap.config import settings_from_dict
 from recap.errors import InputError
@@ -70,23 +72,40 @@ def summarise_grid(out: Path, name: str, methods: Sequence[str], reference: str)
 def _rows(name: str, reference: str, results: Sequence[Labelled]) -> list[dict[str, Any]]:
     rows = []
     for (dataset, shots), variants in _by_place(results).items():
+        notes = _notes(dataset, variants)
         for metric in METRICS:
             for label, numbers in _numbers(variants, reference, metric):
                 value = value_of(name, label)
                 place = {"dataset": dataset, "shots": shots, "metric": metric}
                 about = {"experiment": name, "reference": reference, "variant": label}
-                rows.append({**about, "value": value, **place, **numbers})
+                rows.append({**about, "value": value, **place, **numbers, "notes": notes})
     return rows
 
 
+def _notes(dataset: str, variants: Mapping[str, Runs]) -> list[list[str]]:
+    """What the numbers are of, each with its key."""
+    shown = [
+        Shown(label, dataset, seed, run["cell"])
+        for label, runs in variants.items()
+        for seed, run in runs.items()
+    ]
+    return [list(note) for note in run_notes(shown)]
+
+
 def _by_place(results: Sequence[Labelled]) -> dict[tuple[str, int], dict[str, dict[int, Any]]]:
-    """Results by data set and shots, then by variant, then by seed."""
+    """Results by data set and shots, then by variant, then by seed; settings may not mix."""
+    refuse_mixed(_averaged(label, result["cell"]) for label, result in results)
     places: dict[tuple[str, int], dict[str, dict[int, Any]]] = {}
     for label, result in results:
         cell = result["cell"]
         place = places.setdefault((cell["dataset"], cell["shots"]), {})
         place.setdefault(label, {})[cell["settings"]["seed"]] = result
     return dict(sorted(places.items()))
+
+
+def _averaged(label: str, cell: Mapping[str, Any]) -> Averaged:
+    place = f"{label} on {cell['dataset']}, {cell['shots']} shots"
+    return Averaged(place, cell["settings"]["seed"], cell)
 
 
 def _numbers(

@@ -58,7 +58,8 @@ def _table(rows: Sequence[Mapping[str, Any]]) -> Table:
     key = "-".join(str(first[part]) for part in ("experiment", "dataset", "shots", "metric"))
     shots = f"{first['shots']}-shot" if first["shots"] else "zero-shot"
     title = f"{TITLES.get(first['experiment'], first['experiment'])}: {first['dataset']}, {shots}"
-    head = Label(f"{title}, {METRIC_NAMES[first['metric']]} (%)")
+    notes = tuple(Note(*note) for note in first.get("notes", ()))  # older summaries have none
+    head = Label(f"{title}, {METRIC_NAMES[first['metric']]} (%)", notes)
     return Table(key, head, ("Variant",), tuple(columns), tuple(rank_down(lines, columns)))
 
 

@@ -6,8 +6,9 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from statistics import fmean, stdev
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from recap.benchmark.agreement import Averaged, refuse_mixed
 from recap.benchmark.caveats import Note, split_note
 from recap.benchmark.possible import Violation, find_violations
 from recap.benchmark.published import (
@@ -18,9 +19,9 @@ from recap.benchmark.published import (
     load_published,
     load_splits,
 )
+from recap.benchmark.run_notes import Shown, run_notes
 from recap.benchmark.table_model import Cell, Number
 from recap.data.benchmark import PAPER_NAMES
-from recap.errors import InputError
 
 # The paper's names of variants and encoders, by ours.
 ALIASES = {
@@ -46,7 +47,8 @@ class ResultCell:
 
     Metrics are fractions under `level_metric`, such as image_auroc or pixel_aupro_0.3; a metric
     that is missing, None or NaN shows as a dash. For speed they are those of `efficiency_table`.
-    `counts` are the abnormal and normal test images, where known.
+    `counts` are the abnormal and normal test images, where known. `cell` is what was run, as it
+    stands in the result's file; a timing has none.
     """
 
     method: str
@@ -56,6 +58,7 @@ class ResultCell:
     metrics: Mapping[str, float | None]
     backbone: str = ""
     counts: tuple[int, int] | None = None
+    cell: Mapping[str, Any] = field(default_factory=dict)
 
 
 class Key(NamedTuple):
@@ -78,6 +81,8 @@ class CellSource:
     ours: Mapping[Key, Sequence[float]]
     violations: Mapping[PublishedCell, Violation]
     counts: Mapping[str, frozenset[tuple[int, int]]] = field(default_factory=dict)
+    runs: Sequence[ResultCell] = ()
+    """Our results that the numbers come from."""
 
     def cell(self, key: Key) -> Cell:
         """Our mean over seeds beside the published number."""
@@ -115,6 +120,11 @@ class CellSource:
         """A footnote where our test split is another one than the paper's."""
         return split_note(dataset, self.counts.get(dataset, ()), load_splits().get(dataset))
 
+    def run_notes(self) -> tuple[Note, ...]:
+        """What our numbers are of, as footnotes of the whole table."""
+        shown = [Shown(run.method, run.dataset, run.seed, run.cell) for run in self.runs]
+        return run_notes(shown, beside_published=bool(self.published))
+
 
 def cell_source(
     table: TableName, results: Iterable[ResultCell], shots: int | None = None
@@ -129,13 +139,13 @@ def cell_source(
             seen = counts.get(result.dataset, frozenset())
             counts[result.dataset] = seen | {result.counts}
     violations = {violation.cell: violation for violation in find_violations(cells)}
-    return CellSource(table, published, _ours(chosen), violations, counts)
+    return CellSource(table, published, _ours(chosen), violations, counts, chosen)
 
 
 def under_paper_names(table: TableName, results: Iterable[ResultCell]) -> list[ResultCell]:
-    """Our results under the names that the paper uses in a table; no two may be the same run."""
+    """Our results under the names that the paper uses in a table; no mean may mix settings."""
     named = [_named(result, table) for result in results]
-    _refuse_doubles(named)
+    refuse_mixed(map(_averaged, named))
     return named
 
 
@@ -169,17 +179,12 @@ def _names(table: TableName) -> tuple[frozenset[str], frozenset[str]]:
     return frozenset(c.method for c in cells), frozenset(c.backbone for c in cells)
 
 
-def _refuse_doubles(results: Sequence[ResultCell]) -> None:
-    """Two runs of one seed differ in a setting; their mean would mix settings unseen."""
-    seen = set()
-    for r in results:
-        place = (r.method, r.backbone, r.dataset, r.shots, r.seed, r.metrics.get("input_px"))
-        if place in seen:
-            raise InputError(
-                f"Two results for {r.method} on {r.dataset or 'speed'}, {r.shots} shots, seed "
-                f"{r.seed}. They must differ in a setting: give the table the cells of one setting."
-            )
-        seen.add(place)
+def _averaged(result: ResultCell) -> Averaged:
+    encoder = f" ({result.backbone})" if result.backbone else ""
+    px = result.metrics.get("input_px")
+    size = f" at {px:g} px" if px else ""
+    where = f"{result.method}{encoder}{size} on {result.dataset or 'speed'}, {result.shots} shots"
+    return Averaged(where, result.seed, result.cell)
 
 
 def _ours(results: Iterable[ResultCell]) -> dict[Key, list[float]]:

@@ -1,14 +1,19 @@
-"""One door to all formats, and tables as CSV."""
+"""One door to all formats, and tables as CSV.
+
+The CSV ends in lines that begin with "# ", one for each footnote: its key as in the column notes,
+the tables that have it, and its text. Numbers never travel without what must be said of them.
+"""
 
 import csv
 import io
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Literal, get_args
 
+from recap.benchmark.caveats import Note
 from recap.benchmark.table_html import html_page
 from recap.benchmark.table_latex import latex
 from recap.benchmark.table_markdown import markdown
-from recap.benchmark.table_model import Cell, Column, Number, Row, Table
+from recap.benchmark.table_model import Cell, Column, Number, Row, Table, note_marks
 from recap.errors import SettingsError
 
 Format = Literal["md", "csv", "latex", "html"]
@@ -40,7 +45,17 @@ def _csv(tables: Sequence[Table]) -> str:
         for row in table.rows:
             for column, cell in zip(table.columns, row.cells, strict=True):
                 writer.writerow(_csv_row(table, row, column, cell))
-    return text.getvalue()
+    return text.getvalue() + "".join(f"# {line}\n" for line in _csv_notes(tables))
+
+
+def _csv_notes(tables: Sequence[Table]) -> Iterator[str]:
+    """What each key of the notes column means, and in which tables it does."""
+    found: dict[Note, list[str]] = {}
+    for table in tables:
+        for note in note_marks(table):
+            found.setdefault(note, []).append(table.key)
+    for note, keys in found.items():
+        yield f"{note.key} ({', '.join(keys)}): {' '.join(note.text.split())}"
 
 
 def _csv_row(table: Table, row: Row, column: Column, cell: Cell) -> list[str]:

@@ -223,5 +223,5 @@ def _table(
     columns: Sequence[Column],
     rows: Sequence[Row],
 ) -> Table:
-    head = Label(title, caveats_for(source.table, "table"))
+    head = Label(title, caveats_for(source.table, "table") + source.run_notes())
     return Table(key, head, stubs, tuple(columns), tuple(rows))

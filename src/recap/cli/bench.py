@@ -16,10 +16,12 @@ from recap.cli.bench_options import (
     Out,
     Seeds,
     Shots,
+    Supports,
     choose_domains,
     grid_settings,
     measured_on,
     possible_shots,
+    support_lists,
     tell_failures,
 )
 from recap.cli.bench_report import figures_command, report_command
@@ -50,6 +52,7 @@ def run(
     datasets: Datasets = "",
     encoder: EncoderName = None,
     draw_by_seed: DrawBySeed = False,
+    supports: Supports = None,
     exclude: Exclude = None,
     on: On = "test",
     jobs: Jobs = 1,
@@ -75,6 +78,7 @@ def run(
     from recap.benchmark.cells import parse_numbers, plan_cells
     from recap.benchmark.experiments import GRID, POOL, register
     from recap.benchmark.runner import run_cells
+    from recap.benchmark.sources import with_sources
     from recap.cli.bench_live import watching
     from recap.data.exclusions import read_exclusions
 
@@ -82,15 +86,18 @@ def run(
     where = measured_on(on, exclude)
     domains, chosen = choose_domains(data, datasets)
     left_out = read_exclusions(exclude) if exclude else None
+    counts = possible_shots(shots, domains)
     cells = plan_cells(
         settings,
         chosen,
-        possible_shots(shots, domains),
+        counts,
         parse_numbers(seeds),
         draw_by_seed,
         left_out.sha256 if left_out else "",
         where,
+        support_lists(supports, draw_by_seed, domains, chosen, counts),
     )
+    cells = with_sources(cells, domains)
     names = dict.fromkeys(cell.method for cell in cells)
     grid = POOL if where == "pool" else GRID
     register(out, grid, {name: [c for c in cells if c.method == name] for name in names})

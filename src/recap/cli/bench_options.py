@@ -10,6 +10,7 @@ from recap.cli.options import method_settings
 
 if TYPE_CHECKING:
     from recap.benchmark.cells import MeasuredOn
+    from recap.benchmark.support_lists import Lists
     from recap.config import AnySettings
     from recap.data import Domain
 
@@ -21,6 +22,10 @@ Datasets = Annotated[str, typer.Option(help="Only these, with commas.")]
 EncoderName = Annotated[str | None, typer.Option(help="A named encoder, folder or hub id.")]
 DrawBySeed = Annotated[
     bool, typer.Option("--draw-by-seed", help="Another support set for every seed.")
+]
+Supports = Annotated[
+    Path | None,
+    typer.Option(help="Support lists DIR/NAME/K-shot.txt, such as published ones; none is drawn."),
 ]
 Exclude = Annotated[
     Path | None, typer.Option(help="Test images to leave out (`recap data audit`).")
@@ -62,6 +67,27 @@ def possible_shots(shots: str, domains: Sequence["Domain"]) -> list[int]:
         )
         wanted = [count for count in wanted if count != 0]
     return wanted
+
+
+def support_lists(
+    supports: Path | None,
+    draw_by_seed: bool,
+    domains: "Sequence[Domain]",
+    chosen: Sequence[str],
+    shots: Sequence[int],
+) -> "Lists | None":
+    """The lists of --supports, all of them; none without it."""
+    from recap.benchmark.support_lists import read_lists
+    from recap.errors import SettingsError
+
+    if supports is None:
+        return None
+    if draw_by_seed:
+        raise SettingsError(
+            "--supports has one list for all seeds, and --draw-by-seed draws one for each. Leave "
+            "one of the two out."
+        )
+    return read_lists(supports, domains, chosen, shots)
 
 
 def measured_on(on: str, exclude: Path | None) -> "MeasuredOn":

@@ -16,9 +16,11 @@ from recap.cli.bench_options import (
     Out,
     Seeds,
     Shots,
+    Supports,
     choose_domains,
     measured_on,
     possible_shots,
+    support_lists,
     tell_failures,
 )
 from recap.cli.options import Config, Overrides, Preset, settings_from
@@ -42,6 +44,7 @@ def ablate(
         str, typer.Option(help="backbones: these instead of the paper's, with commas.")
     ] = "",
     draw_by_seed: DrawBySeed = False,
+    supports: Supports = None,
     exclude: Exclude = None,
     on: On = "test",
     jobs: Jobs = 1,
@@ -66,9 +69,8 @@ def ablate(
     if encoders and study != "backbones":
         raise SettingsError(f"--encoders goes with backbones, not with {study}. Leave it out.")
     values = _encoders(encoders, settings) if study == "backbones" else None
-    _run(
-        study, settings, values, data, out, shots, seeds, datasets, draw_by_seed, exclude, on, jobs
-    )
+    grid = (data, out, shots, seeds, datasets, draw_by_seed, supports, exclude, on, jobs)
+    _run(study, settings, values, *grid)
 
 
 def sweep(
@@ -86,6 +88,7 @@ def sweep(
     datasets: Datasets = "",
     encoder: EncoderName = None,
     draw_by_seed: DrawBySeed = False,
+    supports: Supports = None,
     exclude: Exclude = None,
     on: On = "test",
     jobs: Jobs = 1,
@@ -104,7 +107,8 @@ def sweep(
     settings = settings_from(preset, config, overrides, encoder={"name": encoder})
     given = values.split(",") if values else None
     name = f"sweep-{study}"
-    _run(name, settings, given, data, out, shots, seeds, datasets, draw_by_seed, exclude, on, jobs)
+    grid = (data, out, shots, seeds, datasets, draw_by_seed, supports, exclude, on, jobs)
+    _run(name, settings, given, *grid)
 
 
 def _published(preset: str | None, config: Path | None, overrides: list[str] | None) -> str | None:
@@ -133,6 +137,7 @@ def _run(
     seeds: str,
     datasets: str,
     draw_by_seed: bool,
+    supports: Path | None,
     exclude: Path | None,
     on: str,
     jobs: int,
@@ -147,16 +152,18 @@ def _run(
 
     domains, chosen = choose_domains(data, datasets)
     left_out = read_exclusions(exclude) if exclude else None
+    counts = possible_shots(shots, domains)
     study = plan_study(
         name,
         settings,
         chosen,
-        possible_shots(shots, domains),
+        counts,
         parse_numbers(seeds),
         values=values,
         draw_by_seed=draw_by_seed,
         exclude=left_out.sha256 if left_out else "",
         on=measured_on(on, exclude),
+        lists=support_lists(supports, draw_by_seed, domains, chosen, counts),
     )
     with watching() as watch:
         failed = run_study(study, domains, out, jobs=jobs, exclude=left_out, watch=watch)

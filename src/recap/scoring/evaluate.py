@@ -47,6 +47,7 @@ def evaluate(
         "domain": domain.name,
         "image": measured.image,
         "pixel": measured.pixel,
+        "pixel_error_bound": measured.pixel_error_bound,
         "images": measured.counts,
         "without_mask": measured.without_mask,
         "excluded": _excluded(exclude, len(everything) - len(samples), len(everything)),
@@ -70,6 +71,8 @@ class Measured:
     """What the model said of each image, without its map."""
     maps: dict[int, FloatArray]
     """The maps that were asked for, by the sample's position."""
+    pixel_error_bound: float | None = None
+    """How far a pixel metric can be from its exact value, 0 if exact; None where there are none."""
 
 
 def measure(
@@ -108,6 +111,7 @@ def measure(
         sum(has_masks and s.abnormal and s.mask is None for s in samples),
         outputs,
         maps,
+        pixels.error_bound if has_masks else None,
     )
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from recap.benchmark.agreement import Averaged, refuse_mixed
 from recap.benchmark.experiments import FOLDER, GRID, definition, with_presets
 from recap.errors import InputError
 from recap.types import BoolArray, FloatArray
@@ -91,14 +92,10 @@ def read_runs(out: Path) -> list[Run]:
     runs = [run for own in read_variants(out, GRID).values() for run in own]
     labels = with_presets([(run.method, run.cell) for run in runs])
     runs = [replace(run, method=label) for run, label in zip(runs, labels, strict=True)]
-    seen: dict[tuple[str, str, int, int], Run] = {}
-    for run in runs:
-        twin = seen.setdefault((run.method, run.dataset, run.shots, run.seed), run)
-        if twin is not run:
-            raise InputError(
-                f"{twin.file} and {run.file} are the same run with other settings; a figure cannot "
-                "mix them. Move one of them elsewhere."
-            )
+    refuse_mixed(
+        Averaged(f"{run.method} on {run.dataset}, {run.shots} shots", run.seed, run.cell)
+        for run in runs
+    )
     return runs
 
 

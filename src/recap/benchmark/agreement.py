@@ -1,0 +1,85 @@
+"""Results whose mean is taken differ in the seed alone; anything else would mix settings unseen."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import combinations
+from textwrap import shorten
+from typing import Any, NamedTuple
+
+from recap.benchmark.experiments import flat_settings
+from recap.config import PeerSettings, Settings, merged
+from recap.errors import InputError
+
+_NAMED_BY_PLACE = ("method", "dataset", "shots", "settings")
+
+
+class Averaged(NamedTuple):
+    """A result and the mean that it goes into."""
+
+    place: str
+    """Such as "ReCAP on BrainMRI, 4 shots"; results of one place are averaged over their seeds."""
+    seed: int
+    cell: Mapping[str, Any]
+    """As it stands in its file; empty for what is no cell, such as a timing."""
+
+
+def refuse_mixed(results: Iterable[Averaged]) -> None:
+    """Refuse two results of one seed, and seeds that differ in a setting or in how they draw."""
+    places: dict[str, list[Averaged]] = {}
+    for result in results:
+        places.setdefault(result.place, []).append(result)
+    for group in places.values():
+        for one, other in combinations(group, 2):
+            if one.seed == other.seed:
+                _refuse(one, other, f"Two results for {one.place}, seed {one.seed},", True)
+        draws = not draws_by_seed([(result.seed, result.cell) for result in group])
+        first, *others = group
+        for other in others:
+            if _difference(first.cell, other.cell, draws):
+                seeds = f"seeds {first.seed} and {other.seed}"
+                _refuse(first, other, f"The results for {first.place}, {seeds},", draws)
+
+
+def draws_by_seed(runs: Sequence[tuple[int, Mapping[str, Any]]]) -> bool:
+    """Whether each of several seeds has a support set of its own."""
+    draws = [(seed, cell.get("draw", 0)) for seed, cell in runs if cell.get("shots")]
+    return len({draw for _, draw in draws}) > 1 and all(seed == draw for seed, draw in draws)
+
+
+def _refuse(one: Averaged, other: Averaged, which: str, draws: bool) -> None:
+    cell = one.cell
+    found = _difference(cell, other.cell, draws) or "must differ in a setting."
+    where = "{method}/{dataset}/{shots}-shot".format(**cell) if cell else "METHOD/DATASET/K-shot"
+    raise InputError(
+        f"{which} {found} A mean holds one setting: run the other into an --out of its own, or "
+        f"move its files out of cells/{where}."
+    )
+
+
+def _difference(one: Mapping[str, Any], other: Mapping[str, Any], draws: bool) -> str:
+    """The first thing in which two cells differ beside the seed."""
+    mine, theirs = _identity(one, draws), _identity(other, draws)
+    for key in {**mine, **theirs}:
+        a, b = (side.get(key, "not recorded") for side in (mine, theirs))
+        if a != b:
+            return f"differ in {key}: {_text(a)} and {_text(b)}."
+    return ""
+
+
+def _identity(cell: Mapping[str, Any], draws: bool) -> dict[str, Any]:
+    if not cell:
+        return {}
+    rest = {key: value for key, value in cell.items() if key not in _NAMED_BY_PLACE}
+    if not draws or not cell["shots"]:  # zero-shot draws nothing
+        rest.pop("draw", None)
+    # Settings that a cell was run without are as they always were.
+    own = cell["settings"]
+    known = PeerSettings(method=own["method"]) if "method" in own else Settings()
+    settings = merged([known.model_dump(mode="json"), own, {"seed": 0}])
+    return {"on": "test", "supports": "drawn", **dict(flat_settings(settings)), **rest}
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, Mapping):  # sources, or the files of a support list
+        items = [(k, v if isinstance(v, str) else " ".join(v)) for k, v in value.items()]
+        return shorten(", ".join(f"{name} ({files})" for name, files in items), 120)
+    return "none" if value in (None, "") else str(value)

@@ -1,0 +1,95 @@
+"""What our numbers are of, as footnotes: the encoder, the preset, the supports and the sources."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from recap.benchmark.agreement import draws_by_seed
+from recap.benchmark.caveats import Note
+
+
+class Shown(NamedTuple):
+    """A result in a table: the names that it stands under there, and its cell as it is kept."""
+
+    method: str
+    dataset: str
+    seed: int
+    cell: Mapping[str, Any]
+
+
+def run_notes(results: Iterable[Shown], beside_published: bool = False) -> tuple[Note, ...]:
+    """The footnotes of a table that shows these results; none for what is no cell.
+
+    Beside published numbers it matters too that supports which we drew are not those of the paper.
+    """
+    shown = [result for result in results if result.cell]
+    few_shot = [result for result in shown if result.cell["shots"]]
+    listed = [result for result in few_shot if result.cell.get("supports")]
+    drawn = [result for result in few_shot if not result.cell.get("supports")]
+    notes = [
+        _about("own-settings", "Ours: {}.", _settings(shown)),
+        _about(
+            "draws-by-seed",
+            "{}: every seed has a support set of its own, so the deviation is one over seeds and "
+            "supports.",
+            _methods_with_own_draws(shown),
+        ),
+        _about(
+            "own-supports",
+            "{}: our support images are drawn by our own rule and differ from those of the paper.",
+            _named(drawn) if beside_published else "",
+        ),
+        _about(
+            "listed-supports",
+            "{}: our support images are those of the lists that were given (--supports).",
+            _named(listed),
+        ),
+        _about(
+            "test-sources",
+            "{}: fitted zero-shot on the test splits of the other data sets, as MVFA does "
+            '(training.source_split = "test"), not on their pools.',
+            _named(result for result in shown if _learns_from_test(result.cell)),
+        ),
+    ]
+    return tuple(note for note in notes if note)
+
+
+def _about(key: str, text: str, what: str) -> Note | None:
+    return Note(key, text.format(what)) if what else None
+
+
+def _named(results: Iterable[Shown]) -> str:
+    return ", ".join(dict.fromkeys(result.method for result in results))
+
+
+def _settings(shown: Sequence[Shown]) -> str:
+    """Encoder, input size and preset, and whose they are where there are several."""
+    kinds: dict[str, list[Shown]] = {}
+    for result in shown:
+        kinds.setdefault(_kind(result.cell["settings"]), []).append(result)
+    if len(kinds) == 1:
+        return next(iter(kinds))
+    return "; ".join(f"{_named(own)}: {kind}" for kind, own in kinds.items())
+
+
+def _kind(settings: Mapping[str, Any]) -> str:
+    encoder = settings["encoder"]
+    # The folder of an encoder on this machine says nothing to a reader elsewhere.
+    name = Path(encoder["name"]).name if Path(encoder["name"]).is_absolute() else encoder["name"]
+    random = " with random weights" if encoder.get("random_weights") else ""
+    return f"encoder {name}{random} at {encoder['input_px']} px, preset {settings['preset']}"
+
+
+def _methods_with_own_draws(shown: Sequence[Shown]) -> str:
+    groups: dict[tuple[str, str, int], list[Shown]] = {}
+    for result in shown:
+        place = (result.method, result.dataset, result.cell["shots"])
+        groups.setdefault(place, []).append(result)
+    return _named(
+        own[0] for own in groups.values() if draws_by_seed([(r.seed, r.cell) for r in own])
+    )
+
+
+def _learns_from_test(cell: Mapping[str, Any]) -> bool:
+    training = cell["settings"].get("training", {})  # other methods always take the pools
+    return cell["shots"] == 0 and training.get("source_split") == "test"

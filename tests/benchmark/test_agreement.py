@@ -1,0 +1,134 @@
+"""Means over seeds hold one setting, and tables say which one it is."""
+
+import pytest
+
+from recap.benchmark.cells import Cell, write_result
+from recap.benchmark.collect import collect, result_cells
+from recap.benchmark.experiments import GRID, register
+from recap.benchmark.own_table import own_table
+from recap.benchmark.study_summary import summarise_grid
+from recap.benchmark.study_tables import study_tables
+from recap.benchmark.table_model import footnotes
+from recap.benchmark.table_render import render
+from recap.benchmark.tables import few_shot_table, paper_tables, zero_shot_table
+from recap.config import resolve_settings
+from recap.errors import InputError
+
+IMAGES = [
+    {"file": f"{i}.png", "abnormal": i % 2 == 1, "patient": "", "score": float(i)} for i in range(4)
+]
+
+
+def result(seed=0, shots=4, method="recap", draw=0, sources=(), exclude="", **sections):
+    settings = resolve_settings(seed=seed, **sections)
+    cell = Cell(method, "Brain", shots, settings, draw, exclude, sources=sources)
+    return cell, {
+        "metrics": {"image_auroc": 0.75},
+        "counts": {"normal": 2, "abnormal": 2},
+        "images": IMAGES,
+    }
+
+
+def rows(*results):
+    return result_cells({"cell": cell.as_json(), **content} for cell, content in results)
+
+
+def notes(table):
+    return " ".join(text for _, text in footnotes(table))
+
+
+@pytest.mark.parametrize(
+    ("other", "found"),
+    [
+        (result(1, model={"eta": 0.1}), r"model\.eta: 0\.05 and 0\.1"),
+        (result(1, encoder={"input_px": 518}), r"encoder\.input_px: 240 and 518"),
+        (result(1, encoder={"name": "dinov2-base"}), r"encoder\.name: dinov2-small and dinov2-b"),
+        (result(1, exclude="ab"), r"exclude: none and ab"),
+        (result(1, draw=2), r"draw: 0 and 2"),
+    ],
+)
+def test_seeds_that_differ_in_more_are_refused_by_name(other, found):
+    mixed = rows(result(0), other)
+    with pytest.raises(InputError, match=f"4 shots, seeds 0 and 1, differ in {found}") as refused:
+        few_shot_table(mixed, 4)
+    assert "--out of its own" in str(refused.value)
+    assert "cells/recap/Brain/4-shot" in str(refused.value)
+    with pytest.raises(InputError, match=found):
+        own_table(mixed)
+
+
+def test_two_results_of_one_seed_are_told_apart():
+    with pytest.raises(InputError, match=r"Two results for .*, seed 0, differ in model\.eta"):
+        few_shot_table(rows(result(0), result(0, model={"eta": 0.1})), 4)
+
+
+def test_fixed_supports_do_not_mix_with_draws_by_seed():
+    by_seed = [result(seed, draw=seed) for seed in range(3)]
+    assert "every seed has a support set of its own" in notes(few_shot_table(rows(*by_seed), 4))
+    fixed = [result(seed) for seed in range(3)]
+    assert "every seed" not in notes(few_shot_table(rows(*fixed), 4))
+    with pytest.raises(InputError, match="differ in draw: 0 and 2"):
+        few_shot_table(rows(*fixed[:2], by_seed[2]), 4)
+
+
+def test_zero_shot_sources_do_not_mix():
+    one = result(0, 0, sources=(("Liver", "ab"),))
+    other = result(1, 0, sources=(("Liver", "ab"), ("Chest", "cd")))
+    with pytest.raises(InputError, match=r"sources: Liver \(ab\) and Liver \(ab\), Chest \(cd\)"):
+        zero_shot_table(rows(one, other))
+    with pytest.raises(InputError, match=r"sources: Liver \(ab\) and not recorded"):
+        zero_shot_table(rows(one, result(1, 0)))
+
+
+def test_settings_that_are_newer_than_a_result_do_not_part_it_from_others():
+    (old, new) = rows(result(0), result(1))
+    del old.cell["settings"]["memory"]["score"]
+    new.cell["settings"]["memory"]["score"] = "half"  # the default
+    assert few_shot_table([old, new], 4).rows
+
+
+def test_tables_say_what_our_numbers_are_of():
+    both = rows(result(0), result(0, method="nearest"))
+    for table in (few_shot_table(both, 4), own_table(both)):
+        assert "Ours: encoder dinov2-small at 240 px, preset recap." in notes(table)
+    large = rows(result(0), result(0, method="nearest", encoder={"input_px": 518}))
+    text = notes(own_table(large))
+    assert "ReCAP: encoder dinov2-small at 240 px, preset recap; nearest: encoder" in text
+    assert not any("Ours:" in notes(table) for table in paper_tables())
+
+
+def test_an_encoder_of_this_machine_is_named_without_its_place():
+    text = notes(own_table(rows(result(0, encoder={"name": "/home/me/tiny"}))))
+    assert "encoder tiny at" in text
+    assert "/home" not in text
+
+
+def test_zero_shot_from_test_splits_is_said_wherever_it_is_shown():
+    told = "fitted zero-shot on the test splits of the other data sets, as MVFA does"
+    protocol = {"source_split": "test"}
+    results = rows(result(0, 0, training=protocol), result(0, 4, training=protocol))
+    assert f"ReCAP: {told}" in notes(zero_shot_table(results))
+    assert told in notes(own_table(results))
+    assert told not in notes(few_shot_table(results, 4))  # few-shot learns from no source
+    assert told not in notes(zero_shot_table(rows(result(0, 0))))
+
+
+def test_comparisons_refuse_what_tables_refuse_and_say_what_tables_say(tmp_path):
+    grid = [result(0), result(0, method="nearest")]
+    for cell, content in grid:
+        write_result(tmp_path, cell, content)
+        register(tmp_path, GRID, {cell.method: [cell]})
+    found = study_tables(summarise_grid(tmp_path, GRID, ["recap"], "nearest"))
+    assert "Ours: encoder dinov2-small at 240 px, preset recap." in render(found, "md")
+    again = result(0, model={"eta": 0.1})
+    write_result(tmp_path, *again)
+    register(tmp_path, GRID, {"recap": [again[0]]})
+    refused = []
+    for show in (
+        lambda: summarise_grid(tmp_path, GRID, ["recap"], "nearest"),
+        lambda: own_table(collect(tmp_path).runs),
+    ):
+        with pytest.raises(InputError, match="Two results for") as error:
+            show()
+        refused.append(str(error.value).lower().replace("brainmri", "brain"))
+    assert refused[0] == refused[1]
