@@ -74,6 +74,18 @@ def test_a_case_is_found_by_number_and_by_name_and_nothing_else(client):
     assert client.get(f"{address}/cases/0/image/x.png").status_code == 422
 
 
+def test_a_number_is_never_taken_for_a_name(client):
+    """Files without endings, as scanners export them, may be called as cases are numbered."""
+    contents = [png(seed) for seed in range(3)]
+    files = [(name, content) for name, content in zip("120", contents, strict=True)]
+    _, address = result_of(client, *files)
+    cases = client.get(f"{address}/cases").json()
+    assert [case["name"] for case in cases] == ["1", "2", "0"]
+    for number, content in enumerate(contents):
+        shown = picture(client.get(f"{address}/cases/{number}/image/0.png"))
+        np.testing.assert_array_equal(shown, Pillow.open(io.BytesIO(content)))
+
+
 def test_a_volume_comes_back_on_its_own_grid(client, volume, bundles, tmp_path):
     nibabel = pytest.importorskip("nibabel")
     job, address = result_of(client, ("brain.nii", volume), bundle="brain")
