@@ -143,10 +143,11 @@ def _write(
 
 
 def _in_short(record: dict[str, Any]) -> dict[str, Any]:
-    decision = record.get("decision")
+    decision = record.get("decision") or {}
     return {
         **{key: record.get(key) for key in ("id", "name", "status", "score")},
-        "abnormal": None if decision is None else decision["abnormal"],
+        # One without the other misleads: outside the domain a case is neither.
+        **{key: decision.get(key) for key in ("abnormal", "in_domain")},
     }
 
 
