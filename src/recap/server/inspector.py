@@ -120,7 +120,7 @@ def _place_file(
     if sniff(raw) == "zip":
         _unpack(raw, given, upload, request, placer)
         return
-    target = upload / placer.place(PurePosixPath(given.replace("\\", "/")).name or "file")
+    target = upload / placer.place(given)
     raw.rename(target)
     # Half of a pair is only known by the other half, which may be the next file.
     if target.suffixes[:1] not in ([".hdr"], [".img"]) and sniff(target) == "unknown":
