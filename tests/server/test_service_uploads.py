@@ -154,6 +154,29 @@ def test_bad_files_are_refused_and_leave_nothing(untouched, name, content, statu
     assert "incoming" not in answer.text
 
 
+def test_strays_cost_the_others_nothing_loose_or_in_a_zip(client):
+    files = {"hostname": b"box\n", "a.png": png(), "empty.png": b"", "IM9": b"", "bad.png": b"x"}
+    found = []
+    for sent in (files.items(), [("all.zip", zipped(files))]):
+        job = ended(client, upload(client, *sent))
+        cases = client.get(f"{API}/jobs/{job['id']}/cases").json()
+        found.append({case["name"]: (case["status"], case["error"]) for case in cases})
+    loose, packed = found
+    assert loose == packed
+    assert {name: status for name, (status, _) in loose.items()} == {
+        "a.png": "ok",
+        "empty.png": "error",
+        "bad.png": "error",
+    }
+    assert loose["empty.png"][1].startswith("empty.png: the file is empty")
+
+
+def test_an_upload_of_strays_alone_says_what_they_are(untouched):
+    answer = upload(untouched, ("hostname", b"box\n"), ("bad.png", b"x"), ("empty.png", b""))
+    assert answer.status_code == 415
+    assert answer.json()["detail"].startswith("hostname: not a picture, DICOM")
+
+
 def test_an_archive_of_too_many_files(make_client):
     client = make_client(max_files=3)
     archive = zipped({f"{n}.png": png(n) for n in range(4)})

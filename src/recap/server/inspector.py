@@ -102,8 +102,13 @@ def inspect_cases(folder: Path, request: dict[str, Any], placer: Placer) -> Chec
     """Put an upload's files where they will be scored from, and look at all of them."""
     upload = folder / "upload"
     upload.mkdir()
-    for raw, given in request["files"]:
+    refusals = [
         _place_file(folder / "raw" / raw, given, upload, request, placer)
+        for raw, given in request["files"]
+    ]
+    # One stray file costs the others nothing; strays alone are told what they are.
+    if refusals[0] and all(refusals):
+        raise refusals[0]
     shutil.rmtree(folder / "raw")
     for file in sorted(upload.iterdir()) if request["deidentify"] else ():
         _deidentify(file)
@@ -114,20 +119,21 @@ def inspect_cases(folder: Path, request: dict[str, Any], placer: Placer) -> Chec
 
 def _place_file(
     raw: Path, given: str, upload: Path, request: dict[str, Any], placer: Placer
-) -> None:
-    if not raw.stat().st_size:
-        raise RefusedError(UNREADABLE, f"{given[:200]}: the file is empty.")
+) -> RefusedError | None:
+    """Place a file, or what is in it if it is an archive; returns why no reader takes it."""
     if sniff(raw) == "zip":
         _unpack(raw, given, upload, request, placer)
-        return
+        return None
     target = upload / placer.place(given)
     raw.rename(target)
+    if not target.stat().st_size:
+        return RefusedError(UNREADABLE, f"{target}: the file is empty.")
     # Half of a pair is only known by the other half, which may be the next file.
-    if target.suffixes[:1] not in ([".hdr"], [".img"]) and sniff(target) == "unknown":
-        raise RefusedError(
-            UNSUPPORTED,
-            f"{target}: not a picture, DICOM, NIfTI, NRRD or slide, nor a zip of them.",
-        )
+    if target.suffixes[:1] in ([".hdr"], [".img"]) or sniff(target) != "unknown":
+        return None
+    return RefusedError(
+        UNSUPPORTED, f"{target}: not a picture, DICOM, NIfTI, NRRD or slide, nor a zip of them."
+    )
 
 
 def _unpack(
