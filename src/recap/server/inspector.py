@@ -19,11 +19,13 @@ from typing import IO, Any, NamedTuple
 
 from recap.config import ReadingSettings
 from recap.data.cases import Found, find_cases
+from recap.data.folder import natural_key
 from recap.errors import InputError, RecapError
 from recap.fetch import unpack_archive
 from recap.io import open_file, raster, read_image, read_mask, voxels
 from recap.io.case import Case
 from recap.io.sniff import sniff
+from recap.server.deidentify import deidentify, deidentify_all
 from recap.server.placing import Placer, case_name, in_client_words
 
 # Images that are left after this time are decoded when they are scored: somebody waits.
@@ -110,11 +112,19 @@ def inspect_cases(folder: Path, request: dict[str, Any], placer: Placer) -> Chec
     if refusals[0] and all(refusals):
         raise refusals[0]
     shutil.rmtree(folder / "raw")
-    for file in sorted(upload.iterdir()) if request["deidentify"] else ():
-        _deidentify(file)
-    search = find_cases([upload], folder / "scratch")
-    _drop_unused(upload, search.cases)
-    return _decode_all(search.cases, request, placer)
+    cases = _find(upload, request)
+    _drop_unused(upload, cases)
+    return _decode_all(cases, request, placer)
+
+
+def _find(upload: Path, request: dict[str, Any]) -> tuple[Found, ...]:
+    """The cases in the order of the upload, with those that could not be de-identified."""
+    failed = deidentify_all(upload) if request["deidentify"] else {}
+    lost = [Found(file.name, (file,), problem=text) for file, text in failed.items()]
+    if lost and not any(upload.iterdir()):
+        return tuple(lost)
+    found = find_cases([upload], upload).cases
+    return tuple(sorted([*found, *lost], key=lambda case: natural_key(case.files[0])))
 
 
 def _place_file(
@@ -229,7 +239,7 @@ def inspect_support(folder: Path, request: dict[str, Any], placer: Placer) -> Ch
             _check_mask(target, sizes[target.stem])
             continue
         if request["deidentify"]:
-            _deidentify(target)
+            deidentify(target)
         count, size_hw = _labelled(target, request)
         images += count
         if role == "abnormals":
@@ -248,12 +258,6 @@ def _labelled(path: Path, request: dict[str, Any]) -> tuple[int, tuple[int, int]
     if pixels > request["max_pixels"]:
         raise RefusedError(TOO_LARGE, f"{path}: has too many pixels.")
     return len(case.images), case.images[0].size_hw
-
-
-def _deidentify(path: Path) -> None:
-    from recap.server.deidentify import deidentify
-
-    deidentify(path)
 
 
 def _check_mask(path: Path, size_hw: tuple[int, int]) -> None:
