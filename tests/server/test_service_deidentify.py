@@ -1,12 +1,17 @@
 """Uploads to a service that stores no identity: what is cleaned, and what cannot be."""
 
 import io
+import zipfile
+from importlib.util import find_spec
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from PIL import Image as Pillow
 
 from recap.io import open_file
 from recap.server.deidentify import deidentify, deidentify_all
+from recap.server.numbering import job_cases
 from service_calls import API, ended, png, upload
 
 pydicom = pytest.importorskip("pydicom")
@@ -102,3 +107,40 @@ def test_a_table_of_contents_stays_one(tmp_path):
     deidentify(directory)
     meta = pydicom.dcmread(directory).file_meta
     assert meta.MediaStorageSOPClassUID == "1.2.840.10008.1.3.10"
+
+
+def test_numbers_are_those_of_the_upload(make_client, tmp_path):
+    """A client without names of its own knows its files by their order alone."""
+    files = [
+        ("a.png", png(1)[:-40]),  # found when it is cleaned, or decoded
+        ("b.png", png(2)),
+        ("c.dcm", bytes(128) + b"DICM" + bare(implicit=False)[:-700]),  # cut off in the pixels
+        ("b.dcm", dicom_files.save_dicom(tmp_path / "b.dcm", pixels(3)).read_bytes()),
+    ]
+    expected = [(0, "error"), (1, "ok"), (2, "error"), (3, "ok")]
+    for hide in (False, True):
+        client = make_client(data=tmp_path / f"hidden-{hide}", deidentify=hide)
+        job = ended(client, upload(client, *files))
+        address = f"{API}/jobs/{job['id']}"
+        cases = client.get(f"{address}/cases").json()
+        assert [(case["id"], case["status"]) for case in cases] == expected
+        names = [f"case-{n}" for n in range(1, 5)] if hide else [name for name, _ in files]
+        assert [case["name"] for case in cases] == names
+        shown = client.get(f"{address}/cases/{names[1]}/image/0.png").content
+        assert Pillow.open(io.BytesIO(shown)).tobytes() == Pillow.open(io.BytesIO(png(2))).tobytes()
+        # What is read anew from the upload is the same case's file.
+        place = {"x": 0, "y": 23}  # the picture is 24 pixels high
+        assert client.get(f"{address}/cases/3/nearest", params=place).status_code == 200
+        if find_spec("highdicom"):
+            answer = client.get(f"{address}/result.dcm.zip")
+            assert "case-00003" in str(zipfile.ZipFile(io.BytesIO(answer.content)).namelist())
+
+
+def test_jobs_of_earlier_versions_keep_their_numbers(tmp_path):
+    """They have no numbers for what could not be read: it came after all others."""
+    for number in range(2):
+        (tmp_path / f"{number:06d}.png").write_bytes(png(number))
+    earlier = SimpleNamespace(options={"problems": [["bad.png", "damaged"]]})
+    now = SimpleNamespace(options={"problems": [["bad.png", "damaged", 1]]})
+    assert list(job_cases(earlier, tmp_path)) == [0, 1]
+    assert list(job_cases(now, tmp_path)) == [0, 2]

@@ -26,6 +26,7 @@ from recap.io import open_file, raster, read_image, read_mask, voxels
 from recap.io.case import Case
 from recap.io.sniff import sniff
 from recap.server.deidentify import deidentify, deidentify_all
+from recap.server.numbering import Unread
 from recap.server.placing import Placer, case_name, in_client_words
 
 # Images that are left after this time are decoded when they are scored: somebody waits.
@@ -45,8 +46,7 @@ class Checked(NamedTuple):
     """What an upload holds."""
 
     images: int
-    problems: list[tuple[str, str]]
-    """Cases that cannot be read, and why."""
+    problems: list[Unread]
 
 
 def main() -> None:
@@ -186,13 +186,14 @@ def _decode_all(cases: tuple[Found, ...], request: dict[str, Any], placer: Place
     reading = ReadingSettings(**request["reading"])
     deadline = time.monotonic() + DECODE_SECONDS
     images, pixels, hide = 0, 0, request["deidentify"]
-    problems: list[tuple[str, str]] = []
+    problems: list[Unread] = []
     for number, found in enumerate(cases):
         try:
             case = found.open(reading)
             pixels += _decode(case, deadline)
         except RecapError as error:
-            problems.append((case_name(found, placer.names, number, hide), str(error)))
+            name = case_name(found, placer.names, number, hide)
+            problems.append(Unread(name, str(error), number))
             for file in found.files:
                 file.unlink(missing_ok=True)
             continue
@@ -201,9 +202,12 @@ def _decode_all(cases: tuple[Found, ...], request: dict[str, Any], placer: Place
             most = request["max_pixels"] // 10**6
             raise RefusedError(TOO_LARGE, f"The images have more than {most} million pixels.")
     if not images:
-        raise InputError(problems[0][1])
+        raise InputError(problems[0].error)
     upload = Path(request["folder"]) / "upload"
-    told = [(name, in_client_words(text, upload, placer.names, hide)) for name, text in problems]
+    told = [
+        each._replace(error=in_client_words(each.error, upload, placer.names, hide))
+        for each in problems
+    ]
     return Checked(images, told)
 
 
