@@ -279,6 +279,16 @@ def test_earlier_results_are_listed_and_open_again(page, mixed_picture):
     drawn(page)
 
 
+def test_the_list_does_not_call_a_case_outside_the_domain_abnormal(page, service, mixed_picture):
+    job = service.get(f"jobs/{score(page, mixed_picture)}")
+    (short,) = job["result"]["cases"]
+    short |= {"abnormal": True, "in_domain": False}
+    page.route("**/api/v1/jobs?limit=*", lambda route: route.fulfill(json=[job]))
+    page.get_by_role("link", name="Results").click()
+    outcome = f"{short['score']:.3g}, outside the fitted domain"
+    expect(page.locator("td.outcome")).to_have_text(outcome)
+
+
 def test_dark_theme_and_names_for_every_control(page, mixed_picture):
     def background() -> str:
         return page.evaluate("getComputedStyle(document.body).backgroundColor")

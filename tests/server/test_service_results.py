@@ -1,5 +1,6 @@
 """Results of all kinds of files, as the API gives them out."""
 
+import csv
 import gzip
 import io
 import json
@@ -11,7 +12,9 @@ from PIL import Image as Pillow
 
 import recap
 from recap.config import ReadingSettings
+from recap.data.cases import find_cases
 from recap.io import open_file
+from recap.scoring.batch import score_to_folder
 from recap.scoring.cases import score_case
 from service_calls import API, ended, png, upload, zipped
 
@@ -66,12 +69,24 @@ def test_pictures_of_a_case(client):
 
 def test_a_case_is_found_by_number_and_by_name_and_nothing_else(client):
     _, address = result_of(client, ("ä b/c.png", png()))
-    for case in ("0", "c.png"):
+    for case in ("0", "ä b/c.png"):
         assert client.get(f"{address}/cases/{case}/image/0.png").status_code == 200
-    for case in ("1", "-1", "x", "../../0", "%2e%2e%2f0"):
+    for case in ("1", "-1", "x", "c.png", "../../0", "%2e%2e%2f0"):
         assert client.get(f"{address}/cases/{case}/image/0.png").status_code == 404
     assert client.get(f"{address}/cases/0/image/1.png").status_code == 404
     assert client.get(f"{address}/cases/0/image/x.png").status_code == 422
+
+
+def test_a_number_is_never_taken_for_a_name(client):
+    """Files without endings, as scanners export them, may be called as cases are numbered."""
+    contents = [png(seed) for seed in range(3)]
+    files = [(name, content) for name, content in zip("120", contents, strict=True)]
+    _, address = result_of(client, *files)
+    cases = client.get(f"{address}/cases").json()
+    assert [case["name"] for case in cases] == ["1", "2", "0"]
+    for number, content in enumerate(contents):
+        shown = picture(client.get(f"{address}/cases/{number}/image/0.png"))
+        np.testing.assert_array_equal(shown, Pillow.open(io.BytesIO(content)))
 
 
 def test_a_volume_comes_back_on_its_own_grid(client, volume, bundles, tmp_path):
@@ -118,11 +133,34 @@ def test_the_download_holds_table_maps_and_overlays(client, volume):
         content = json.loads(archive.read("result.json"))
         map = np.load(io.BytesIO(archive.read("maps/00000-1_1.png.npy")))
     assert len(table) == 3
-    assert table[1].startswith("'=1+1.png,image,ok,1,")  # no spreadsheet runs a formula
+    assert table[1].startswith("'=1+1.png,ok,image,1,")  # no spreadsheet runs a formula
     assert map.shape == (1, 40, 60)
     assert len(content["cases"]) == 2
     assert "maps/00001-v.nii.map.nii.gz" in names
     assert "overlays/00001-v.nii.png" in names
+
+
+def test_outside_the_domain_is_neither_normal_nor_abnormal(client, domains, bundles, tmp_path):
+    folder = tmp_path / "given"
+    folder.mkdir()
+    inside = sorted((domains[0].root / "valid" / "good" / "img").iterdir())[0]
+    (folder / "inside.png").write_bytes(inside.read_bytes())
+    (folder / "noise.png").write_bytes(png(1, (70, 70)))
+    files = [(path.name, path.read_bytes()) for path in sorted(folder.iterdir())]
+    job, address = result_of(client, *files, bundle="brain")
+    assert [case["in_domain"] for case in job["result"]["cases"]] == [True, False]
+    given = find_cases([folder], tmp_path).cases
+    score_to_folder(recap.load(bundles[0]), given, tmp_path / "out", lambda *_: None)
+    with (tmp_path / "out" / "scores.csv").open() as stream:
+        expected = list(csv.DictReader(stream))
+    assert expected[1]["decision"] == "out-of-domain"
+    packed = io.BytesIO(client.get(f"{address}/download.zip").content)
+    with zipfile.ZipFile(packed) as archive:
+        found = list(csv.DictReader(archive.read("scores.csv").decode().splitlines()))
+    here = list(found[0])
+    assert here == [name for name in expected[0] if name in here]  # the same order
+    for mine, other in zip(found, expected, strict=True):
+        assert mine == {name: other[name] for name in here}
 
 
 def test_results_wait_for_the_job(make_client):

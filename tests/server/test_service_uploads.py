@@ -154,6 +154,29 @@ def test_bad_files_are_refused_and_leave_nothing(untouched, name, content, statu
     assert "incoming" not in answer.text
 
 
+def test_strays_cost_the_others_nothing_loose_or_in_a_zip(client):
+    files = {"hostname": b"box\n", "a.png": png(), "empty.png": b"", "IM9": b"", "bad.png": b"x"}
+    found = []
+    for sent in (files.items(), [("all.zip", zipped(files))]):
+        job = ended(client, upload(client, *sent))
+        cases = client.get(f"{API}/jobs/{job['id']}/cases").json()
+        found.append({case["name"]: (case["status"], case["error"]) for case in cases})
+    loose, packed = found
+    assert loose == packed
+    assert {name: status for name, (status, _) in loose.items()} == {
+        "a.png": "ok",
+        "empty.png": "error",
+        "bad.png": "error",
+    }
+    assert loose["empty.png"][1].startswith("empty.png: the file is empty")
+
+
+def test_an_upload_of_strays_alone_says_what_they_are(untouched):
+    answer = upload(untouched, ("hostname", b"box\n"), ("bad.png", b"x"), ("empty.png", b""))
+    assert answer.status_code == 415
+    assert answer.json()["detail"].startswith("hostname: not a picture, DICOM")
+
+
 def test_an_archive_of_too_many_files(make_client):
     client = make_client(max_files=3)
     archive = zipped({f"{n}.png": png(n) for n in range(4)})
@@ -167,13 +190,32 @@ def test_too_many_pixels(make_client):
     assert upload(client, png(size_hw=(100, 100))).status_code == 202
 
 
-def test_client_names_are_shown_but_never_used(client, tmp_path):
-    name = "../../../etc/<img src=x onerror=alert(1)>.png"
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("../../../etc/<img src=x onerror=alert(1)>.png", "etc/<img src=x onerror=alert(1)>.png"),
+        ("/etc/cron.d/mark.png", "etc/cron.d/mark.png"),
+        ("a/../../mark.png", "a/mark.png"),
+        ("..\\..\\mark.png", "mark.png"),
+    ],
+)
+def test_client_names_are_shown_but_never_used(client, tmp_path, name, shown):
     job = ended(client, upload(client, (name, png())))
-    assert job["names"] == ["<img src=x onerror=alert(1)>.png"]
-    stored = [path.name for path in (tmp_path / "data").rglob("*")]
-    assert not any("img src" in each for each in stored)
-    assert "000000.png" in stored
+    assert job["names"] == [shown]
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert {path.relative_to(tmp_path).parts[0] for path in files} == {"data"}
+    assert not [path for path in files if "img src" in path.name or "mark" in path.name]
+    assert list((tmp_path / "data" / "jobs" / job["id"] / "upload").iterdir()) == [
+        tmp_path / "data" / "jobs" / job["id"] / "upload" / "000000.png"
+    ]
+
+
+def test_a_folder_keeps_its_folders(client):
+    """Scanners give the images of all patients the same names."""
+    files = [("patient-A/IM1", png(1)), ("patient-B/IM1", png(2))]
+    job = ended(client, upload(client, *files))
+    cases = client.get(f"{API}/jobs/{job['id']}/cases").json()
+    assert [case["name"] for case in cases] == ["patient-A/IM1", "patient-B/IM1"]
 
 
 def test_slices_of_one_series_are_one_case(client, tmp_path):

@@ -33,7 +33,8 @@ class JobAnswer(BaseModel):
     progress: Progress
     error: str
     result: dict[str, Any] | None
-    """Of scoring: how many cases, and how many of them failed. Of fitting: the bundle."""
+    """Of scoring: how many cases, how many of them failed, and the first hundred in short. Of
+    fitting: the bundle."""
     created: float
     started: float | None
     finished: float | None

@@ -13,8 +13,11 @@ from typing import Any
 import numpy as np
 from PIL import Image as Pillow
 
-from recap.errors import InputError
+from recap.data.cases import IMAGE_SUFFIXES
+from recap.errors import InputError, RecapError
 from recap.extras import require
+from recap.io import open_file
+from recap.io.dicom_decode import BIG, IMPLICIT, LITTLE
 from recap.io.no_warnings import no_warnings
 from recap.io.raster import read_raster
 from recap.io.sniff import nifti_pair, sniff
@@ -42,6 +45,28 @@ _NRRD_FIELDS = (
 _NIFTI_TEXT = {348: ((4, 36), (148, 252), (328, 344)), 540: ((240, 344), (500, 540))}
 
 
+def deidentify_all(folder: Path) -> dict[Path, str]:
+    """Clean all files of a folder; one that cannot be cleaned is removed, and told why."""
+    failed: dict[Path, str] = {}
+    for file in sorted(folder.iterdir()):
+        if not file.exists():  # it went with the other half of its pair
+            continue
+        try:
+            deidentify(file)
+        except RecapError as error:
+            failed[file] = str(error)
+        except MemoryError:
+            raise
+        # A damaged file is answered with almost any exception, whose text may quote it.
+        except Exception as error:
+            reason = f"cannot be de-identified ({type(error).__name__}). Copy or export it again."
+            failed[file] = f"{file}: {reason}"
+        if file in failed:
+            for half in nifti_pair(file) or (file,):
+                half.unlink()
+    return failed
+
+
 def deidentify(path: Path) -> None:
     """Take everything out of a file that may say whom it shows, in place."""
     if nifti_pair(path) is not None:
@@ -60,6 +85,9 @@ def deidentify(path: Path) -> None:
                 f"{path}: slides hold pictures of their labels, so they are not taken where "
                 "uploads are de-identified."
             )
+        case _ if path.name.lower().endswith(IMAGE_SUFFIXES):
+            open_file(path)  # says what is wrong with it
+            raise InputError(f"{path}: of a kind that cannot be de-identified. Save it as PNG.")
         case _:
             path.unlink()  # no image, so nobody needs it
 
@@ -82,11 +110,24 @@ def _clean_dicom(path: Path) -> None:
         source = pydicom.dcmread(path, force=True)
         kept = _kept(source, pydicom)
         meta = pydicom.dataset.FileMetaDataset()
-        meta.TransferSyntaxUID = source.file_meta.TransferSyntaxUID
-        meta.MediaStorageSOPClassUID = kept.get("SOPClassUID", "1.2.840.10008.5.1.4.1.1.7")
+        meta.TransferSyntaxUID = _syntax(source)
+        meta.MediaStorageSOPClassUID = _sop_class(source)
         meta.MediaStorageSOPInstanceUID = kept.get("SOPInstanceUID", _new_uid("", pydicom))
         kept.file_meta = meta
         kept.save_as(path, enforce_file_format=True)
+
+
+def _syntax(source: Any) -> str:
+    """The transfer syntax; a file that names none is not compressed."""
+    implicit, little = source.original_encoding
+    unnamed = IMPLICIT if implicit else LITTLE if little else BIG
+    return source.file_meta.get("TransferSyntaxUID") or unnamed
+
+
+def _sop_class(source: Any) -> str:
+    """What kind of object it is; a DICOMDIR says so in the file meta alone."""
+    named = source.get("SOPClassUID") or source.file_meta.get("MediaStorageSOPClassUID")
+    return named or "1.2.840.10008.5.1.4.1.1.7"
 
 
 def _kept(source: Any, pydicom: Any) -> Any:

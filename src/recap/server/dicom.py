@@ -17,8 +17,8 @@ from recap.scoring.cases import CasePrediction
 from recap.scoring.parts import ImageScore
 from recap.server.download import zip_folder
 from recap.server.jobs import Job
+from recap.server.numbering import job_cases
 from recap.server.results import MAPS, Result
-from recap.server.scoring import job_cases
 from recap.server.service import Service
 from recap.types import Decision, Region
 
@@ -41,7 +41,7 @@ def dicom_zip(service: Service, job: Job, result: Result) -> Iterator[bytes]:
     try:
         with _ONE_AT_A_TIME:
             upload = service.jobs.store.job_folder(job.id) / "upload"
-            cases = job_cases(upload)
+            cases = job_cases(job, upload)
             for record in wanted:
                 _write(cases[record["id"]], record, content, result, reading, folder)
     except RecapError as error:

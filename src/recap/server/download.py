@@ -8,10 +8,17 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from recap.scoring.calibration import verdict
+from recap.scoring.rows import number_text
 from recap.server.results import MAPS, RESULT, VOLUME, Result
+from recap.types import Decision
 
 _BLOCK = 2**18
-_COLUMNS = ["case", "kind", "status", "images", "score", "abnormal", "p_value", "rule", "error"]
+# Those of `recap score` that hold without its folders, in its order.
+_COLUMNS = [
+    *("case", "status", "kind", "images", "score", "score_prototype", "score_memory", "p_value"),
+    *("decision", "probability", "in_domain", "regions", "rule", "height", "width", "error"),
+]
 
 
 class _Pipe(io.RawIOBase):
@@ -77,15 +84,43 @@ def _files(result: Result, content: dict[str, Any]) -> Iterator[tuple[str, Path 
 
 
 def scores_csv(content: dict[str, Any]) -> str:
-    """One line per case."""
+    """One line per case, with the words and numbers of `recap score`."""
     text = io.StringIO()
-    writer = csv.DictWriter(text, _COLUMNS, extrasaction="ignore")
+    writer = csv.DictWriter(text, _COLUMNS)
     writer.writeheader()
     for case in content["cases"]:
-        decision = case.get("decision") or {}
-        row = {**case, **decision, "case": _cell(case["name"])}
-        writer.writerow({key: row.get(key, "") for key in _COLUMNS})
+        known = _measured(case) if case["status"] == "ok" else {}
+        given = {"case": _cell(case["name"]), "status": case["status"], "error": case["error"]}
+        writer.writerow({**known, **given})
     return text.getvalue()
+
+
+def _measured(case: dict[str, Any]) -> dict[str, str]:
+    scores = ("score", "score_prototype", "score_memory")
+    height, width = case.get("source_size_hw") or case["size_hw"]
+    return {
+        **{name: number_text(case[name]) for name in scores},
+        **_decided(case),
+        "kind": case["kind"],
+        "images": str(case.get("tiles") or case["images"]),
+        "regions": "" if case["level"] is None else str(len(case["regions"])),
+        "height": str(height),
+        "width": str(width),
+    }
+
+
+def _decided(case: dict[str, Any]) -> dict[str, str]:
+    if case["decision"] is None:
+        return {"rule": case["undecided"]}
+    decision = Decision(**case["decision"])
+    looked_at = decision.domain_p_value is not None
+    return {
+        "p_value": number_text(decision.p_value),
+        "decision": verdict(decision),
+        "probability": number_text(decision.probability),
+        "in_domain": ("yes" if decision.in_domain else "no") if looked_at else "",
+        "rule": decision.rule,
+    }
 
 
 def file_name(name: str) -> str:

@@ -6,7 +6,7 @@ from typing import Any
 from fastapi import HTTPException
 
 from recap.server.jobs import Job
-from recap.server.scoring import job_cases
+from recap.server.numbering import job_cases
 from recap.server.service import Service
 
 
@@ -28,7 +28,7 @@ def nearest_normal(
         raise HTTPException(404, "The case has no such image.")
     detector = service.bundles.detector(job.bundle)
     upload = service.jobs.store.job_folder(job.id) / "upload"
-    found = job_cases(upload)[case["id"]].open(detector.card.settings.reading)
+    found = job_cases(job, upload)[case["id"]].open(detector.card.settings.reading)
     told = explain(detector, found.images[image], (x, y))
     nearest = told.nearest
     if nearest is None or nearest.origin is None:

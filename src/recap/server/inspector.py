@@ -19,11 +19,14 @@ from typing import IO, Any, NamedTuple
 
 from recap.config import ReadingSettings
 from recap.data.cases import Found, find_cases
+from recap.data.folder import natural_key
 from recap.errors import InputError, RecapError
 from recap.fetch import unpack_archive
 from recap.io import open_file, raster, read_image, read_mask, voxels
 from recap.io.case import Case
 from recap.io.sniff import sniff
+from recap.server.deidentify import deidentify, deidentify_all
+from recap.server.numbering import Unread
 from recap.server.placing import Placer, case_name, in_client_words
 
 # Images that are left after this time are decoded when they are scored: somebody waits.
@@ -43,8 +46,7 @@ class Checked(NamedTuple):
     """What an upload holds."""
 
     images: int
-    problems: list[tuple[str, str]]
-    """Cases that cannot be read, and why."""
+    problems: list[Unread]
 
 
 def main() -> None:
@@ -102,32 +104,46 @@ def inspect_cases(folder: Path, request: dict[str, Any], placer: Placer) -> Chec
     """Put an upload's files where they will be scored from, and look at all of them."""
     upload = folder / "upload"
     upload.mkdir()
-    for raw, given in request["files"]:
+    refusals = [
         _place_file(folder / "raw" / raw, given, upload, request, placer)
+        for raw, given in request["files"]
+    ]
+    # One stray file costs the others nothing; strays alone are told what they are.
+    if refusals[0] and all(refusals):
+        raise refusals[0]
     shutil.rmtree(folder / "raw")
-    for file in sorted(upload.iterdir()) if request["deidentify"] else ():
-        _deidentify(file)
-    search = find_cases([upload], folder / "scratch")
-    _drop_unused(upload, search.cases)
-    return _decode_all(search.cases, request, placer)
+    cases = _find(upload, request)
+    _drop_unused(upload, cases)
+    return _decode_all(cases, request, placer)
+
+
+def _find(upload: Path, request: dict[str, Any]) -> tuple[Found, ...]:
+    """The cases in the order of the upload, with those that could not be de-identified."""
+    failed = deidentify_all(upload) if request["deidentify"] else {}
+    lost = [Found(file.name, (file,), problem=text) for file, text in failed.items()]
+    if lost and not any(upload.iterdir()):
+        return tuple(lost)
+    found = find_cases([upload], upload).cases
+    return tuple(sorted([*found, *lost], key=lambda case: natural_key(case.files[0])))
 
 
 def _place_file(
     raw: Path, given: str, upload: Path, request: dict[str, Any], placer: Placer
-) -> None:
-    if not raw.stat().st_size:
-        raise RefusedError(UNREADABLE, f"{given[:200]}: the file is empty.")
+) -> RefusedError | None:
+    """Place a file, or what is in it if it is an archive; returns why no reader takes it."""
     if sniff(raw) == "zip":
         _unpack(raw, given, upload, request, placer)
-        return
-    target = upload / placer.place(PurePosixPath(given.replace("\\", "/")).name or "file")
+        return None
+    target = upload / placer.place(given)
     raw.rename(target)
+    if not target.stat().st_size:
+        return RefusedError(UNREADABLE, f"{target}: the file is empty.")
     # Half of a pair is only known by the other half, which may be the next file.
-    if target.suffixes[:1] not in ([".hdr"], [".img"]) and sniff(target) == "unknown":
-        raise RefusedError(
-            UNSUPPORTED,
-            f"{target}: not a picture, DICOM, NIfTI, NRRD or slide, nor a zip of them.",
-        )
+    if target.suffixes[:1] in ([".hdr"], [".img"]) or sniff(target) != "unknown":
+        return None
+    return RefusedError(
+        UNSUPPORTED, f"{target}: not a picture, DICOM, NIfTI, NRRD or slide, nor a zip of them."
+    )
 
 
 def _unpack(
@@ -170,13 +186,14 @@ def _decode_all(cases: tuple[Found, ...], request: dict[str, Any], placer: Place
     reading = ReadingSettings(**request["reading"])
     deadline = time.monotonic() + DECODE_SECONDS
     images, pixels, hide = 0, 0, request["deidentify"]
-    problems: list[tuple[str, str]] = []
+    problems: list[Unread] = []
     for number, found in enumerate(cases):
         try:
             case = found.open(reading)
             pixels += _decode(case, deadline)
         except RecapError as error:
-            problems.append((case_name(found, placer.names, number, hide), str(error)))
+            name = case_name(found, placer.names, number, hide)
+            problems.append(Unread(name, str(error), number))
             for file in found.files:
                 file.unlink(missing_ok=True)
             continue
@@ -185,9 +202,12 @@ def _decode_all(cases: tuple[Found, ...], request: dict[str, Any], placer: Place
             most = request["max_pixels"] // 10**6
             raise RefusedError(TOO_LARGE, f"The images have more than {most} million pixels.")
     if not images:
-        raise InputError(problems[0][1])
+        raise InputError(problems[0].error)
     upload = Path(request["folder"]) / "upload"
-    told = [(name, in_client_words(text, upload, placer.names, hide)) for name, text in problems]
+    told = [
+        each._replace(error=in_client_words(each.error, upload, placer.names, hide))
+        for each in problems
+    ]
     return Checked(images, told)
 
 
@@ -223,7 +243,7 @@ def inspect_support(folder: Path, request: dict[str, Any], placer: Placer) -> Ch
             _check_mask(target, sizes[target.stem])
             continue
         if request["deidentify"]:
-            _deidentify(target)
+            deidentify(target)
         count, size_hw = _labelled(target, request)
         images += count
         if role == "abnormals":
@@ -242,12 +262,6 @@ def _labelled(path: Path, request: dict[str, Any]) -> tuple[int, tuple[int, int]
     if pixels > request["max_pixels"]:
         raise RefusedError(TOO_LARGE, f"{path}: has too many pixels.")
     return len(case.images), case.images[0].size_hw
-
-
-def _deidentify(path: Path) -> None:
-    from recap.server.deidentify import deidentify
-
-    deidentify(path)
 
 
 def _check_mask(path: Path, size_hw: tuple[int, int]) -> None:

@@ -12,6 +12,7 @@ SUFFIXES = (
     *(".nii.gz", ".hdr.gz", ".img.gz", ".nii", ".hdr", ".img", ".nrrd", ".dcm", ".dicom"),
     *(".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp", ".webp", ".svs", ".ndpi", ".scn"),
 )
+_HALVES = (".hdr", ".img", ".hdr.gz", ".img.gz")
 _LONGEST_NAME = 200
 
 
@@ -31,12 +32,14 @@ class Placer:
         """A name for a file that the client calls `given`."""
         shown = shown_name(given)
         stem, suffix = split_suffix(shown)
-        number = self._numbers.get(stem, self._next)
+        # No other files share numbers, or they would stand before those that came between.
+        number = self._numbers.get(stem, self._next) if suffix in _HALVES else self._next
         name = f"{number:06d}{suffix}"
         if number == self._next or name in self.names:
             number, self._next = self._next, self._next + 1
             name = f"{number:06d}{suffix}"
-        self._numbers[stem] = number
+        if suffix in _HALVES:
+            self._numbers[stem] = number
         self.names[name] = shown
         return name
 

@@ -57,12 +57,14 @@ TheResult = Annotated[Result, Depends(found_result)]
 
 
 def found_case(result: TheResult, case: Annotated[str, Path(max_length=400)]) -> dict[str, Any]:
-    """A case by its name or its number, or 404."""
+    """A case by its number or its name, or 404."""
     cases = result.read()["cases"]
-    for record in cases:
-        if case in (record["name"], str(record["id"])):
-            return record
-    raise HTTPException(404, "The job has no such case.")
+    # All numbers before any name: a file may be called 1, and is not what cases/1 asks for.
+    by_key = {record["name"]: record for record in cases}
+    by_key |= {str(record["id"]): record for record in cases}
+    if case not in by_key:
+        raise HTTPException(404, "The job has no such case.")
+    return by_key[case]
 
 
 TheCase = Annotated[dict[str, Any], Depends(found_case)]

@@ -6,7 +6,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from recap.data.cases import Found, find_cases
 from recap.errors import RecapError
 from recap.io import Case
 from recap.scoring.cases import CasePrediction, score_case
@@ -14,6 +13,7 @@ from recap.scoring.detector import Detector
 from recap.scoring.parts import ImageScore, Part, Parts
 from recap.scoring.regions import case_regions
 from recap.server.jobs import Job
+from recap.server.numbering import job_cases, unread_cases
 from recap.server.placing import case_name, in_client_words
 from recap.server.results import RESULT, case_folder, shown_regions, write_case
 from recap.types import Prediction, Region
@@ -21,11 +21,6 @@ from recap.types import Prediction, Region
 SHOWN_IN_SHORT = 100
 Count = Callable[[int], None]
 """Told how many images of the job are done."""
-
-
-def job_cases(upload: Path) -> tuple[Found, ...]:
-    """The cases of a job's files, in the same order every time."""
-    return find_cases([upload], upload).cases
 
 
 def score_job(
@@ -44,8 +39,8 @@ def score_job(
     records: list[dict[str, Any]] = []
     hide = bool(job.options.get("deidentify"))
     done = 0
-    for number, found in enumerate(job_cases(folder / "upload")):
-        name = _unique(case_name(found, job.names, number, hide), records)
+    for number, found in job_cases(job, folder / "upload").items():
+        name = case_name(found, job.names, number, hide)
         before = done
 
         def step(within: int, total: int, before: int = before) -> None:
@@ -64,9 +59,7 @@ def score_job(
             text = in_client_words(str(error), folder / "upload", job.names, hide)
             record = {"status": "error", "error": text}
         records.append({"id": number, "name": name, **record})
-    for given, text in job.options.get("problems", []):  # found when it was uploaded
-        name = _unique(given, records)
-        records.append({"id": len(records), "name": name, "status": "error", "error": text})
+    records = _with_unread(job, records)
     _refuse_nothing(records)
     return _write(job, detector, out, records)
 
@@ -143,16 +136,30 @@ def _write(
 
 
 def _in_short(record: dict[str, Any]) -> dict[str, Any]:
-    decision = record.get("decision")
+    decision = record.get("decision") or {}
     return {
         **{key: record.get(key) for key in ("id", "name", "status", "score")},
-        "abnormal": None if decision is None else decision["abnormal"],
+        # One without the other misleads: outside the domain a case is neither.
+        **{key: decision.get(key) for key in ("abnormal", "in_domain")},
     }
 
 
-def _unique(name: str, records: list[dict[str, Any]]) -> str:
-    """Cases are asked for by name, so no two have the same."""
-    taken = {record["name"] for record in records}
+def _with_unread(job: Job, records: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """All cases in the order of the upload; asked for by name, so no two have the same."""
+    every = list(records)
+    for unread in unread_cases(job):
+        number = len(every) if unread.number is None else unread.number
+        told = {"name": unread.name, "status": "error", "error": unread.error}
+        every.append({"id": number, **told})
+    every.sort(key=lambda record: record["id"])
+    taken: set[str] = set()
+    for record in every:
+        record["name"] = _unique(record["name"], taken)
+        taken.add(record["name"])
+    return every
+
+
+def _unique(name: str, taken: set[str]) -> str:
     number, unique = 2, name
     while unique in taken:
         unique, number = f"{name}-{number}", number + 1

@@ -125,14 +125,16 @@ class Workers:
 
     def _score_together(self, claimed: list[Job]) -> dict[str, list[Any]]:
         """Single images of several jobs through the encoder in one batch; none if one is bad."""
-        from recap.server.scoring import as_part, job_cases
+        from recap.server.numbering import job_cases
+        from recap.server.scoring import as_part
 
         try:
             detector = self._bundles.detector(claimed[0].bundle)
             images = []
             for job in claimed:
-                found = job_cases(self._jobs.store.job_folder(job.id) / "upload")
-                images.append(found[0].open(detector.card.settings.reading).images[0])
+                cases = job_cases(job, self._jobs.store.job_folder(job.id) / "upload")
+                found = next(iter(cases.values()))
+                images.append(found.open(detector.card.settings.reading).images[0])
             predictions = list(detector.score_batch(images, len(images)))
         except RecapError:
             return {}  # one by one, the bad one tells what is wrong

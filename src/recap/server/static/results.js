@@ -133,7 +133,13 @@ function outcome({ result }) {
   if (!result?.cases) return "";
   if (result.count > 1)
     return count(result.count, "case") + (result.failed ? `, ${result.failed} failed` : "");
-  const [{ score, abnormal }] = result.cases;
-  const word = abnormal === true ? ", abnormal" : abnormal === false ? ", normal" : "";
-  return number(score) + word;
+  const [{ score, ...decision }] = result.cases;
+  return [number(score), ...inWords(decision)].join(", ");
+}
+
+/** An image unlike the fitted domain is neither normal nor abnormal. */
+function inWords({ abnormal, in_domain }) {
+  if (in_domain === false) return ["outside the fitted domain"];
+  if (typeof abnormal !== "boolean") return [];
+  return [abnormal ? "abnormal" : "normal"];
 }
