@@ -29,6 +29,8 @@ class JobAnswer(BaseModel):
     status: Literal["queued", "running", "done", "failed", "cancelled"]
     bundle: str
     names: list[str]
+    content: str
+    """The same for jobs on the same files; empty where uploads are de-identified."""
     images: int
     progress: Progress
     error: str
@@ -113,6 +115,7 @@ def job_answer(job: Job, watch: Watch) -> JobAnswer:
         case _:
             progress = Progress(done=0, total=total, stage=job.status)
     fields = {name: getattr(job, name) for name in JobAnswer.model_fields if hasattr(job, name)}
+    fields["content"] = job.options.get("content", "")  # jobs of earlier versions have none
     fields["names"] = sorted(set(job.names.values()) - {""})[:1000]
     fields["result"] = job.summary if job.status == "done" else None
     return JobAnswer(**{**fields, "progress": progress})

@@ -1,5 +1,6 @@
 """From a request with files to an accepted job."""
 
+import hashlib
 import shutil
 import sqlite3
 from collections.abc import Callable
@@ -11,6 +12,7 @@ from fastapi import HTTPException, Request
 from starlette.concurrency import run_in_threadpool
 
 from recap.config import ReadingSettings
+from recap.fetch import sha256_of
 from recap.server.auth import client_of
 from recap.server.jobs import Kind, NewJob, QueueFullError
 from recap.server.logs import log_failure
@@ -67,12 +69,14 @@ def _accept(service: Service, form: Form, job: str, understand: Understand, key:
     folder = service.jobs.store.incoming(job)
     service.metrics.received(_size(folder / "raw"))
     wanted = understand(service, form)
+    hide = service.settings.deidentify
+    content = "" if hide else _content(folder / "raw")
     answer = service.inspection.check(_question(service, folder, wanted))
     if answer["status"] != 200:
         raise HTTPException(answer["status"], answer["detail"])
-    hide = service.settings.deidentify
     names = dict.fromkeys(answer["names"], "") if hide else answer["names"]
-    options = {**wanted.options, "deidentify": hide, "problems": answer["problems"]}
+    told = {"deidentify": hide, "problems": answer["problems"], "content": content}
+    options = {**wanted.options, **told}
     new = NewJob(job, wanted.kind, wanted.bundle, options, names, answer["images"], key)
     return service.jobs.accept(new)
 
@@ -118,6 +122,12 @@ def _client_key(request: Request) -> str | None:
     if key is not None and not 0 < len(key) <= LONGEST_KEY:
         raise HTTPException(422, f"An Idempotency-Key has 1 to {LONGEST_KEY} characters.")
     return key
+
+
+def _content(folder: Path) -> str:
+    """The same for the same files, whatever they are called and in whichever order they came."""
+    digests = sorted(sha256_of(file) for file in folder.iterdir())
+    return hashlib.sha256("".join(digests).encode()).hexdigest()
 
 
 def _size(folder: Path) -> int:

@@ -256,13 +256,14 @@ class Stage {
     const others = heldFiles.has(this.job.id)
       ? bundles.filter((bundle) => bundle.name !== this.job.bundle)
       : [];
-    const files = JSON.stringify(this.job.names);
+    // By content: files of two patients may well have the same names.
     const earlier = jobs.filter(
       (job) =>
         job.status === "done" &&
         job.kind === "score" &&
         job.bundle !== this.job.bundle &&
-        JSON.stringify(job.names) === files,
+        job.content !== "" &&
+        job.content === this.job.content,
     );
     const choices = (label, options) => options.length > 0 && h("optgroup", { label }, options);
     fill(
