@@ -247,7 +247,7 @@ def test_a_full_disk_is_told_and_leaves_nothing(client, monkeypatch, tmp_path):
         assert list((tmp_path / "data" / folder).iterdir()) == []
 
 
-def test_the_same_files_are_told_by_their_content_not_by_their_names(client, make_client):
+def test_the_same_files_are_told_by_their_content_not_by_their_names(client, make_client, tmp_path):
     def content(*files, of=client):
         return ended(of, upload(of, *files))["content"]
 
@@ -255,5 +255,5 @@ def test_the_same_files_are_told_by_their_content_not_by_their_names(client, mak
     assert len(first) == 64
     assert content(("b.png", png(2)), ("a.png", png(1))) == first
     assert content(("IM1.png", png(3)), ("IM2.png", png(2))) != first  # another patient's IM1
-    hidden = make_client(deidentify=True)
+    hidden = make_client(data=tmp_path / "hidden", deidentify=True)
     assert content(("IM1.png", png(1)), of=hidden) == ""
