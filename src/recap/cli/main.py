@@ -5,6 +5,7 @@ import sys
 import typer
 
 from recap.allocator import keep_freed_memory
+from recap.atomic import in_words
 from recap.cli import (
     bench,
     calibrate,
@@ -53,7 +54,8 @@ def main() -> None:
     try:
         app()
     except (RecapError, OSError) as error:  # OSError: a full disk, a folder without permission
-        print(f"recap: error: {error}", file=sys.stderr)
+        reason = in_words(error) if isinstance(error, OSError) else error
+        print(f"recap: error: {reason}", file=sys.stderr)
         sys.exit(2)
     except SystemExit as end:
         if end.code == INTERRUPTED:  # typer makes an exit of Ctrl-C, without a word
