@@ -116,3 +116,11 @@ def test_masks_that_mark_nothing_are_named_and_cost_no_image_metric(
     assert "image auroc" in none.out
     assert "its masks mark nothing" in none.out
     assert str(second) in none.err
+
+
+def test_an_exclusion_list_for_other_data_is_a_warning(command, bundle, domains, tmp_path):
+    (tmp_path / "list.txt").write_text("foo/bar.png\n")
+    result = command("evaluate", bundle, domains[0].root, "--exclude", tmp_path / "list.txt")
+    assert result.code == 0
+    assert "0 of 4 test images excluded" in result.out
+    assert "Warning: list.txt: entries that match no image here: foo/bar.png." in result.err

@@ -76,10 +76,19 @@ def _warnings(result: dict[str, Any]) -> Iterator[str]:
             f"{result['without_mask']} abnormal images have no mask, though others do; pixel "
             "metrics leave them out."
         )
-    empty = result["empty_masks"]
-    if empty:
-        more = f" and {len(empty) - SHOWN} more" if len(empty) > SHOWN else ""
-        yield f"masks that mark nothing: {', '.join(empty[:SHOWN])}{more}. Draw them again."
+    if result["empty_masks"]:
+        yield f"masks that mark nothing: {_some(result['empty_masks'])}. Draw them again."
+    unmatched = (result["excluded"] or {}).get("unmatched")
+    if unmatched:
+        yield (
+            f"{result['excluded']['list']}: entries that match no image here: {_some(unmatched)}. "
+            f"An entry starts with the data set's folder, as {result['domain']}_AD/test/… does."
+        )
     shared = result["support_images_in_test"]
     if shared:
         yield f"{shared} test images are files that this detector was fitted on."
+
+
+def _some(names: list[str]) -> str:
+    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return ", ".join(names[:SHOWN]) + more

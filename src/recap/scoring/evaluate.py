@@ -53,7 +53,7 @@ def evaluate(
         "images": measured.counts,
         "without_mask": measured.without_mask,
         "empty_masks": [str(mask) for mask in measured.empty_masks],
-        "excluded": _excluded(exclude, len(everything) - len(samples), len(everything)),
+        "excluded": _excluded(exclude, domain, len(everything) - len(samples), len(everything)),
         "support_images_in_test": _shared_with_support(detector, samples),
         "mode": detector.card.mode,
         "fingerprint": detector.card.fingerprint,
@@ -132,10 +132,18 @@ def _need_both_classes(samples: Sequence[Sample], domain: Domain) -> None:
             )
 
 
-def _excluded(exclude: Exclusions | None, count: int, total: int) -> dict[str, Any] | None:
+def _excluded(
+    exclude: Exclusions | None, domain: Domain, count: int, total: int
+) -> dict[str, Any] | None:
     if exclude is None:
         return None
-    return {"images": count, "of": total, "list": exclude.source.name, "sha256": exclude.sha256}
+    return {
+        "images": count,
+        "of": total,
+        "list": exclude.source.name,
+        "sha256": exclude.sha256,
+        "unmatched": exclude.unmatched(domain),
+    }
 
 
 def measured_map(values: Tensor) -> FloatArray:
