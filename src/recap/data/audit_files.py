@@ -8,12 +8,14 @@ from pathlib import Path
 
 from recap.atomic import write_atomic
 from recap.data.audit import AuditReport, DomainAudit
+from recap.data.benchmark import Domain
 from recap.data.exclusions import entry_of
 from recap.data.leaks import LEAKS, NOTES, Finding, Kind
 
 TABLE = "audit.csv"
 EXCLUSIONS = "exclude.txt"
 CACHE = "fingerprints.sqlite"
+SHOWN = 5
 COLUMNS = ("domain", "kind", "pool_file", "test_file", "score", "detail")
 
 
@@ -81,6 +83,17 @@ def _counts(audited: DomainAudit) -> Iterator[str]:
         if counts[kind]:
             note = " (note)" if kind in NOTES else ""
             yield f"  {kind}: {counts[kind]}{note}"
+    # Nothing was compared with these, so that a leak may hide in them.
+    unreadable = [note for note in audited.notes if note.kind == "unreadable"]
+    yield from (f"    {_named(note, audited.domain)}" for note in unreadable[:SHOWN])
+    if len(unreadable) > SHOWN:
+        yield f"    … and {len(unreadable) - SHOWN} more ({TABLE})"
+
+
+def _named(note: Finding, domain: Domain) -> str:
+    path = note.test or note.pool
+    assert path is not None
+    return f"{entry_of(path, domain)}: {note.detail.removeprefix(f'{path}: ')}"
 
 
 def _reasons(audited: DomainAudit, kinds: Collection[Kind]) -> dict[Path, Finding]:
