@@ -28,6 +28,18 @@ class Report(Protocol):
         """Show a step."""
 
 
+def printable(text: str, keep: str = "") -> str:
+    """Text for a terminal or a log: what a file name could command there is shown instead.
+
+    An escape sequence may clear the screen, a line break forge a line of a log.
+    """
+    return "".join(c if c.isprintable() or c in keep else _escaped(c) for c in text)
+
+
+def _escaped(character: str) -> str:
+    return character.encode("unicode_escape").decode()
+
+
 @contextmanager
 def bars() -> Iterator[Report]:
     """Draw one bar per stage, with the time left and the last detail (loss terms, file name)."""
@@ -59,7 +71,7 @@ def bars() -> Iterator[Report]:
         def show(stage: str, done: int, total: int, detail: str) -> None:
             if stage not in tasks:
                 tasks[stage] = progress.add_task(STAGES.get(stage, stage), total=total, detail="")
-            progress.update(tasks[stage], completed=done, total=total, detail=detail)
+            progress.update(tasks[stage], completed=done, total=total, detail=printable(detail))
 
         yield show
 
@@ -72,7 +84,7 @@ def _plain() -> Report:
         tenth = 10 * done // max(total, 1)
         if shown.get(stage) != tenth:
             shown[stage] = tenth
-            line = f"{STAGES.get(stage, stage)}: {done}/{total} {detail}".rstrip()
+            line = f"{STAGES.get(stage, stage)}: {done}/{total} {printable(detail)}".rstrip()
             print(line, file=sys.stderr, flush=True)
 
     return show

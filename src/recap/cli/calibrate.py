@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from recap.cli.bars import bars
+from recap.cli.bars import bars, printable
 from recap.cli.options import Device, RandomWeights
 from recap.errors import RecapError
 
@@ -90,7 +90,7 @@ def calibrate_command(
     for line in _stale_graphs(out or bundle, found.calibration):
         typer.echo(line, err=True)
     for line in _left_out(list(found.unreadable.values())):
-        typer.echo(line, err=True)
+        typer.echo(printable(line), err=True)
     if found.unreadable:
         raise typer.Exit(1)
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from recap.cli.bars import bars
+from recap.cli.bars import bars, printable
 
 if TYPE_CHECKING:
     from recap.data.inspect import DataReport
@@ -30,7 +30,7 @@ def check_command(
         found = inspect_all(path, lambda done, total, name: report("check", done, total, name))
     for data in found:
         for line in _lines(data, show):
-            typer.echo(line)
+            typer.echo(printable(line))
     problems = sum(len(data.problems) for data in found)
     if json_file is not None:
         from recap.atomic import write_atomic

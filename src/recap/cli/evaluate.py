@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from recap.cli.bars import bars
+from recap.cli.bars import bars, printable
 from recap.cli.options import Device, RandomWeights, Runtime
 
 SHOWN = 5
@@ -53,7 +53,7 @@ def evaluate_command(
     for line in _numbers(result):
         typer.echo(line)
     for line in _warnings(result):
-        typer.echo(f"Warning: {line}", err=True)
+        typer.echo(f"Warning: {printable(line)}", err=True)
     if json_file is not None:
         write_atomic(json_file, json.dumps(result, indent=2) + "\n")
 

@@ -21,6 +21,7 @@ from recap.cli import (
     serve,
     weights,
 )
+from recap.cli.bars import printable
 from recap.errors import RecapError
 
 app = typer.Typer(
@@ -54,8 +55,8 @@ def main() -> None:
     try:
         app()
     except (RecapError, OSError) as error:  # OSError: a full disk, a folder without permission
-        reason = in_words(error) if isinstance(error, OSError) else error
-        print(f"recap: error: {reason}", file=sys.stderr)
+        reason = in_words(error) if isinstance(error, OSError) else str(error)
+        print("recap: error:", printable(reason, keep="\n"), file=sys.stderr)
         sys.exit(2)
     except SystemExit as end:
         if end.code == INTERRUPTED:  # typer makes an exit of Ctrl-C, without a word
