@@ -45,17 +45,28 @@ def _lines(data: "DataReport", show: int) -> list[str]:
     lines = [f"{data.name}  ({data.layout or 'unknown'} layout)  {data.root}"]
     for split, images in data.images.items():
         counts = ", ".join(f"{count} {label}" for label, count in images.items())
-        patients = f", {data.patients[split]} patients" if data.patients[split] else ""
-        lines.append(f"  {split:<6} {counts}, {data.masks[split]} masks{patients}")
+        patients = f", {_count(data.patients[split], 'patient')}" if data.patients[split] else ""
+        lines.append(f"  {split:<6} {counts}, {_count(data.masks[split], 'mask')}{patients}")
     if data.patients_in_pool_and_test:
-        lines.append(f"  {len(data.patients_in_pool_and_test)} patients are in pool and test")
+        shared = _count(len(data.patients_in_pool_and_test), "patient")
+        lines.append(f"  in pool and test: {shared}")
     sizes = [f"{count} of {size}" for size, count in list(data.sizes.items())[:MOST_SIZES]]
     more = [f"{len(data.sizes) - MOST_SIZES} other sizes"] if len(data.sizes) > MOST_SIZES else []
     lines += [f"  sizes  {', '.join([*sizes, *more])}"] if sizes else []
     colours = ", ".join(f"{count} {colour}" for colour, count in data.colours.items())
     lines += [f"  colour {colours}"] if colours else []
-    lines += [f"  unused {count} files in {folder}/" for folder, count in data.ignored.items()]
+    lines += [
+        f"  more   {_count(count, 'image')} in {folder}/, checked alike"
+        for folder, count in data.further.items()
+    ]
+    lines += [
+        f"  unused {_count(count, 'file')} in {folder}/" for folder, count in data.ignored.items()
+    ]
     return [*lines, *_problem_lines(data, show)]
+
+
+def _count(number: int, thing: str) -> str:
+    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
 
 
 def _problem_lines(data: "DataReport", show: int) -> list[str]:
