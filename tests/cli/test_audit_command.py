@@ -38,6 +38,7 @@ def test_leaks_are_the_exit_code(run, root, tmp_path):
     result = run(root, "--out", tmp_path / "out")
     assert result.exit_code == 1
     assert "identical-file: 1" in result.stdout
+    assert "\n1 leak\n" in result.stdout
     assert "Chest_AD/test/good/img/test_001.png" in (tmp_path / "out/exclude.txt").read_text()
 
 

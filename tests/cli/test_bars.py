@@ -2,10 +2,15 @@
 
 import pytest
 
-from recap.cli.bars import bars, printable
+from recap.cli.bars import bars
+from recap.cli.words import counted, printable
 
 HOSTILE = "a\x1b[2J\nScoring: 9/9\u202eb\udcff.png"
 SHOWN = r"a\x1b[2J\nScoring: 9/9\u202eb\udcff.png"
+
+
+def test_one_is_no_plural():
+    assert [counted(n, "case") for n in (0, 1, 2)] == ["0 cases", "1 case", "2 cases"]
 
 
 def test_names_cannot_command_a_terminal():

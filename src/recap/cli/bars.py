@@ -5,6 +5,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
+from recap.cli.words import printable
+
 STAGES = {
     "encode": "Encoding images",
     "train": "Training",
@@ -26,18 +28,6 @@ class Report(Protocol):
 
     def __call__(self, stage: str, done: int, total: int, detail: str) -> None:
         """Show a step."""
-
-
-def printable(text: str, keep: str = "") -> str:
-    """Text for a terminal or a log: what a file name could command there is shown instead.
-
-    An escape sequence may clear the screen, a line break forge a line of a log.
-    """
-    return "".join(c if c.isprintable() or c in keep else _escaped(c) for c in text)
-
-
-def _escaped(character: str) -> str:
-    return character.encode("unicode_escape").decode()
 
 
 @contextmanager

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from recap.cli.bars import bars, printable
+from recap.cli.bars import bars
 from recap.cli.options import Device, RandomWeights
+from recap.cli.words import printable
 from recap.errors import RecapError
 
 if TYPE_CHECKING:

@@ -5,7 +5,8 @@ from typing import Annotated
 
 import typer
 
-from recap.cli.bars import bars, printable
+from recap.cli.bars import bars
+from recap.cli.words import printable
 
 
 def audit_command(

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from recap.cli.bars import bars, printable
+from recap.cli.bars import bars
+from recap.cli.words import counted, printable
 
 if TYPE_CHECKING:
     from recap.data.inspect import DataReport
@@ -45,10 +46,10 @@ def _lines(data: "DataReport", show: int) -> list[str]:
     lines = [f"{data.name}  ({data.layout or 'unknown'} layout)  {data.root}"]
     for split, images in data.images.items():
         counts = ", ".join(f"{count} {label}" for label, count in images.items())
-        patients = f", {_count(data.patients[split], 'patient')}" if data.patients[split] else ""
-        lines.append(f"  {split:<6} {counts}, {_count(data.masks[split], 'mask')}{patients}")
+        patients = f", {counted(data.patients[split], 'patient')}" if data.patients[split] else ""
+        lines.append(f"  {split:<6} {counts}, {counted(data.masks[split], 'mask')}{patients}")
     if data.patients_in_pool_and_test:
-        shared = _count(len(data.patients_in_pool_and_test), "patient")
+        shared = counted(len(data.patients_in_pool_and_test), "patient")
         lines.append(f"  in pool and test: {shared}")
     sizes = [f"{count} of {size}" for size, count in list(data.sizes.items())[:MOST_SIZES]]
     more = [f"{len(data.sizes) - MOST_SIZES} other sizes"] if len(data.sizes) > MOST_SIZES else []
@@ -56,17 +57,13 @@ def _lines(data: "DataReport", show: int) -> list[str]:
     colours = ", ".join(f"{count} {colour}" for colour, count in data.colours.items())
     lines += [f"  colour {colours}"] if colours else []
     lines += [
-        f"  more   {_count(count, 'image')} in {folder}/, checked alike"
+        f"  more   {counted(count, 'image')} in {folder}/, checked alike"
         for folder, count in data.further.items()
     ]
     lines += [
-        f"  unused {_count(count, 'file')} in {folder}/" for folder, count in data.ignored.items()
+        f"  unused {counted(count, 'file')} in {folder}/" for folder, count in data.ignored.items()
     ]
     return [*lines, *_problem_lines(data, show)]
-
-
-def _count(number: int, thing: str) -> str:
-    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
 
 
 def _problem_lines(data: "DataReport", show: int) -> list[str]:

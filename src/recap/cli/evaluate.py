@@ -7,8 +7,9 @@ from typing import Annotated, Any
 
 import typer
 
-from recap.cli.bars import bars, printable
+from recap.cli.bars import bars
 from recap.cli.options import Device, RandomWeights, Runtime
+from recap.cli.words import printable
 
 SHOWN = 5
 
@@ -73,8 +74,8 @@ def _numbers(result: dict[str, Any]) -> Iterator[str]:
 def _warnings(result: dict[str, Any]) -> Iterator[str]:
     if result["without_mask"]:
         yield (
-            f"{result['without_mask']} abnormal images have no mask, though others do; pixel "
-            "metrics leave them out."
+            f"abnormal images without a mask, though others have one: {result['without_mask']}. "
+            "Pixel metrics leave them out."
         )
     if result["empty_masks"]:
         yield f"masks that mark nothing: {_some(result['empty_masks'])}. Draw them again."
@@ -86,7 +87,7 @@ def _warnings(result: dict[str, Any]) -> Iterator[str]:
         )
     shared = result["support_images_in_test"]
     if shared:
-        yield f"{shared} test images are files that this detector was fitted on."
+        yield f"test images that this detector was fitted on, byte for byte: {shared}."
 
 
 def _some(names: list[str]) -> str:

@@ -21,7 +21,7 @@ from recap.cli import (
     serve,
     weights,
 )
-from recap.cli.bars import printable
+from recap.cli.words import printable
 from recap.errors import RecapError
 
 app = typer.Typer(

@@ -68,13 +68,13 @@ def summary(report: AuditReport) -> Iterator[str]:
         if nameless == len(images):
             yield "  patients on both sides: cannot be told, no image has a known patient"
         else:
-            unknown = f" ({nameless} images have no known patient)" if nameless else ""
+            unknown = f" (images without a known patient: {nameless})" if nameless else ""
             yield f"  patients on both sides: {len(both)}{unknown}"
         yield from _counts(audited)
         if excluded:
             yield f"  test images to exclude: {excluded}"
     leaks = len(report.leaks)
-    yield f"{leaks} leaks" if leaks else "No leaks between pool and test."
+    yield f"{leaks} leak{'s' * (leaks > 1)}" if leaks else "No leaks between pool and test."
 
 
 def _counts(audited: DomainAudit) -> Iterator[str]:
