@@ -1,5 +1,7 @@
-"""Files that appear whole or not at all."""
+"""Files that appear whole or not at all, and what is said where they cannot be written."""
 
+import errno
+import os
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -7,6 +9,21 @@ from pathlib import Path
 from typing import IO
 
 from recap.errors import InputError
+
+_NO_PERMISSION = "no permission. Choose another place, or have its permissions changed."
+_FULL = "the disk is full. Make room and run the same command again."
+_REASONS = {
+    errno.EACCES: _NO_PERMISSION,
+    errno.EPERM: _NO_PERMISSION,
+    errno.EROFS: "this disk can only be read. Choose a place on another one.",
+    errno.ENOSPC: _FULL,
+    errno.EDQUOT: "the disk quota is used up. Make room and run the same command again.",
+    errno.EISDIR: "this is a folder, but a file is needed. Name a file.",
+    errno.EEXIST: "it exists already. Choose another name, or move it away.",
+    errno.ENOENT: "there is no such file or folder, or none can be made there. Check the name, or "
+    "choose another place.",
+    errno.ENAMETOOLONG: "the name is too long. Choose a shorter one.",
+}
 
 
 @contextmanager
@@ -19,9 +36,7 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
             yield file
         partial.replace(path)
     except OSError as error:
-        raise InputError(
-            f"Cannot write {path}: {error.strerror}. Choose a folder that you may write to."
-        ) from error
+        raise InputError(f"Cannot write {path}: {reason_of(error, path)}") from error
     finally:
         # After a good rename it is gone already; a parent that is a file is a NotADirectoryError.
         if partial.parent.is_dir():
@@ -32,3 +47,44 @@ def write_atomic(path: Path, data: bytes | str) -> None:
     """Write bytes, or text as UTF-8."""
     with replacing(path) as file:
         file.write(data.encode() if isinstance(data, str) else data)
+
+
+def check_file(path: Path) -> None:
+    """Refuse a file that could not be written, before the work rather than after it."""
+    if path.is_dir():
+        raise InputError(f"Cannot write {path}: {_REASONS[errno.EISDIR]}")
+    check_place(path)
+
+
+def check_place(path: Path) -> None:
+    """Refuse a file or folder for which there is no room in the tree; makes nothing."""
+    above = next(folder for folder in path.absolute().parents if os.path.lexists(folder))
+    if not above.is_dir():
+        raise InputError(f"Cannot write {path}: {_in_the_way(above)}")
+    if not os.access(above, os.W_OK | os.X_OK):
+        raise InputError(f"Cannot write {path}: {_NO_PERMISSION}")
+
+
+def in_words(error: OSError) -> str:
+    """Which file the system refused, why, and what to do; its own words where none are better."""
+    if isinstance(error.filename, str | bytes):
+        path = Path(os.fsdecode(error.filename))
+        return f"Cannot use {path}: {reason_of(error, path)}"
+    # Writing to an open file names none; a refused connection is no matter of the disk.
+    return f"Cannot write: {_FULL}" if error.errno == errno.ENOSPC else str(error)
+
+
+def reason_of(error: OSError, path: Path) -> str:
+    """Why the system refused a file or folder, and what to do."""
+    if error.errno in (errno.ENOTDIR, errno.EEXIST):
+        lying = [place for place in (path, *path.parents) if os.path.lexists(place)]
+        if lying and not lying[0].is_dir():
+            return _in_the_way(lying[0])
+    own = f"{error.strerror or error}. Check the name, and the disk that it is on."
+    return _REASONS.get(error.errno or 0, own)
+
+
+def _in_the_way(file: Path) -> str:
+    return (
+        f"{file} is a file, but a folder is needed. Choose another place, or move that file away."
+    )

@@ -38,6 +38,7 @@ def test_leaks_are_the_exit_code(run, root, tmp_path):
     result = run(root, "--out", tmp_path / "out")
     assert result.exit_code == 1
     assert "identical-file: 1" in result.stdout
+    assert "\n1 leak\n" in result.stdout
     assert "Chest_AD/test/good/img/test_001.png" in (tmp_path / "out/exclude.txt").read_text()
 
 
@@ -55,3 +56,16 @@ def test_patients_may_stay_in_the_test_split(run, root, tmp_path):
 
 def test_the_exit_code_is_in_the_help(run):
     assert "exit code is 0 without leaks and 1 with leaks" in " ".join(run("--help").stdout.split())
+
+
+def test_images_that_cannot_be_read_are_named(run, root, tmp_path):
+    names = [f"bad{number}.png" for number in range(7)]
+    for name in names:
+        (root / "Chest_AD/test/good/img" / name).write_bytes(b"nothing")
+    result = run(root, "--out", tmp_path / "out")
+    assert "  unreadable: 7 (note)\n" in result.stdout
+    assert result.stdout.count("    Chest_AD/test/good/img/bad") == 5
+    assert "    Chest_AD/test/good/img/bad0.png: " in result.stdout
+    assert "    … and 2 more (audit.csv)\n" in result.stdout
+    table = (tmp_path / "out/audit.csv").read_text()
+    assert all(f"Chest_AD/test/good/img/{name}" in table for name in names)

@@ -112,3 +112,47 @@ def test_support_images_are_refused(command, own_bundle, domains):
     result = command("calibrate", own_bundle, "--normal", domains[0].root / "valid" / "good")
     assert result.code == 2
     assert "fitted on" in result.err
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--decide-by", "f1"], "Deciding by 'f1' needs abnormal images"),
+        (["--sensitivity", "0.9"], "--sensitivity 0.9 needs abnormal images"),
+        (["--abnormal", "abnormal", "--sensitivity", "95"], "must lie between 0 and 1, not 95.0"),
+        (["--fpr", "5"], "5"),
+        (["--out", "normal"], "normal exists and is no detector. Choose another --out"),
+        (["--out", "normal/0.png"], "0.png exists and is no detector"),
+        (["--out", "normal/0.png/new"], "0.png is a file, but a folder is needed"),
+        (["--out", "other.recap"], "other.recap exists already. Pass --overwrite"),
+    ],
+)
+def test_mistakes_are_told_before_the_first_image_is_scored(
+    command, own_bundle, folders, monkeypatch, options, message
+):
+    shutil.copytree(own_bundle, folders / "other.recap")
+    monkeypatch.chdir(folders)
+    monkeypatch.setattr("recap.scoring.calibrate.score_case", lambda *a, **k: pytest.fail("scored"))
+    result = command("calibrate", own_bundle, "--normal", "normal", *options)
+    assert result.code == 2
+    assert message in result.err
+
+
+def test_another_detector_is_replaced_only_when_asked(command, own_bundle, folders):
+    shutil.copytree(own_bundle, folders / "other.recap")
+    options = ["calibrate", own_bundle, "--normal", folders / "normal", "--out"]
+    assert command(*options, folders / "other.recap", "--overwrite").code == 0
+    assert recap.load(folders / "other.recap").card.calibration.source == "held-out"
+    assert recap.load(own_bundle).card.calibration.source == "leave-one-out"
+    assert command(*options, own_bundle).code == 0  # in place, by its name
+    assert recap.load(own_bundle).card.calibration.source == "held-out"
+
+
+def test_files_that_are_not_named_are_counted(command, own_bundle, folders):
+    for number in range(8):
+        bad = folders / "normal" / f"bad{number}.png"
+        bad.write_bytes(b"\x89PNG\r\n\x1a\n nothing" + bytes([number]))
+    result = command("calibrate", own_bundle, "--normal", folders / "normal")
+    assert result.code == 1
+    assert result.err.count("  left out: ") == 6
+    assert "  left out: 3 more\n" in result.err

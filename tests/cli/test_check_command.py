@@ -49,3 +49,19 @@ def test_what_is_no_data_set(run, tmp_path):
     assert result.exit_code == 1
     assert "unknown layout" in result.stdout
     assert "normal/, abnormal/" in result.stdout
+
+
+def test_further_folders_are_shown_and_checked(run, domains, tmp_path):
+    good = sorted((domains[0].root / "valid/good/img").iterdir())
+    for folder, file in (("normal", good[0]), ("more-normal", good[1])):
+        (tmp_path / folder).mkdir()
+        shutil.copy(file, tmp_path / folder)
+    (tmp_path / "notes.txt").touch()
+    result = run(tmp_path)
+    assert result.exit_code == 0
+    assert "  more   1 image in more-normal/, checked alike\n" in result.stdout
+    assert "  unused 1 file in ./\n" in result.stdout
+    (tmp_path / "more-normal" / "bad.png").write_bytes(b"nothing")
+    result = run(tmp_path)
+    assert result.exit_code == 1
+    assert f"{tmp_path / 'more-normal' / 'bad.png'}: " in result.stdout

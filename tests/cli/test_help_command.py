@@ -71,3 +71,19 @@ def test_python_dash_m_is_the_command():
 def test_no_arguments_show_help(command):
     result = command()
     assert "Usage: " in result.out + result.err
+
+
+@pytest.mark.parametrize("name", ["file", "file/x"])
+def test_a_file_in_the_way_is_told_in_words(name, command, tmp_path):
+    (tmp_path / "file").touch()
+    result = command("data", "phantom", tmp_path / name)
+    assert result.code == 2
+    assert f"{tmp_path / 'file'} is a file, but a folder is needed. Choose" in result.err
+    assert "Errno" not in result.err
+
+
+def test_bench_lists_its_commands_in_the_order_of_use(command):
+    listed = command("bench", "--help").out.partition("Commands:")[2].splitlines()
+    names = [line.split()[0] for line in listed if line[:2] == "  " and line[2:3].strip()]
+    order = ["run", "table", "compare", "ablate", "sweep", "speed", "figures", "report"]
+    assert names == order

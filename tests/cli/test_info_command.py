@@ -50,3 +50,21 @@ def test_mistakes_are_exit_code_2(arguments, command):
     result = command("info", *arguments)
     assert (result.code, result.out) == (2, "")
     assert result.err.startswith("recap: error: ")
+
+
+@pytest.mark.parametrize("option", [["--preset", "nope"], ["--set", "a=1"], ["--config", "x.toml"]])
+def test_options_that_would_be_ignored_are_refused(option, command, bundle):
+    alone = command("info", *option)
+    assert (alone.code, alone.out) == (2, "")
+    assert f"{option[0]} needs --settings" in alone.err
+    beside = command("info", bundle, "--settings", *option)
+    assert (beside.code, beside.out) == (2, "")
+    assert f"--settings, {option[0]} cannot stand beside a detector" in beside.err
+
+
+def test_presets_that_help_names_are_taken(command):
+    text = " ".join(command("info", "--help").out.split())
+    assert "equal" not in text  # of other methods, which have settings of their own
+    for name in ("recap", "fast", "paper"):
+        assert name in text
+        assert command("info", "--settings", "--preset", name).code == 0

@@ -35,7 +35,7 @@ def test_a_corrupt_file_is_exit_code_1(command, bundle, domains, tmp_path):
     bad.write_bytes(b"nothing")
     result = command("score", bundle, good, bad, "--out", tmp_path / "out")
     assert result.code == 1
-    assert "Scored 1 of 2 cases (1 images)" in result.out
+    assert "Scored 1 of 2 cases (1 image)" in result.out
     assert "bad.png" in result.err
     assert [row["status"] for row in rows(tmp_path / "out")] == ["ok", "error"]
 

@@ -76,3 +76,20 @@ def test_a_line_that_is_no_path(listing):
 def test_no_such_list(tmp_path):
     with pytest.raises(InputError, match=r"nothing\.txt: the exclusion list cannot be read"):
         read_exclusions(tmp_path / "nothing.txt")
+
+
+def test_entries_of_no_data_set_here_are_told(tmp_path, listing):
+    """Those of a neighbour are no mistake: a list may be for several domains."""
+    domain, *_ = write_phantoms(
+        tmp_path / "data", pool=1, test=1, size_px=32, domains=["Brain", "Liver"]
+    )
+    (tmp_path / "data" / "knee.csv").write_text("path,label\n")
+    good = ["Brain_AD/test/good/img/test_000.png", "Liver/test/x.png", "knee/x.png"]
+    wrong = [
+        "foo/bar.png",
+        "test/good/img/test_000.png",
+        "./Brain_AD/a.png",
+        "/data/Brain_AD/b.png",
+    ]
+    assert listing(*good, *wrong).unmatched(domain) == wrong
+    assert listing(*good).unmatched(domain) == []

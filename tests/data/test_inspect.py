@@ -117,6 +117,25 @@ def test_plain_folders(tmp_path: Path) -> None:
     assert kinds(inspect_data(tmp_path)) == {"layout": 1, "orphan mask": 1}
 
 
+def test_further_folders_beside_plain_ones_are_checked(tmp_path: Path) -> None:
+    draw(tmp_path / "normal/1.png", 1)
+    (tmp_path / "normal/notes.txt").touch()
+    for name, value in (("2", 2), ("copy", 1), ("p/3", 3)):
+        draw(tmp_path / f"more-normal/{name}.png", value)
+    (tmp_path / "more-normal/bad.png").write_bytes(b"nothing")
+    report = inspect_data(tmp_path)
+    found = {(p.kind, Path(p.path).relative_to(tmp_path).as_posix()) for p in report.problems}
+    assert found == {
+        ("unreadable image", "more-normal/bad.png"),
+        ("duplicate", "more-normal/copy.png"),
+    }
+    (duplicate,) = (p for p in report.problems if p.kind == "duplicate")
+    assert duplicate.reason.startswith("(more-normal) has the bytes of ")
+    assert report.further == {"more-normal": 3, "more-normal/p": 1}
+    assert report.ignored == {"normal": 1}
+    assert report.images == {"pool": {"normal": 1, "abnormal": 0}}
+
+
 def test_manifest_with_patients(tmp_path: Path) -> None:
     for name, value in (("a", 1), ("b", 2), ("c", 3), ("d", 4)):
         draw(tmp_path / f"{name}.png", value)

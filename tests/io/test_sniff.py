@@ -15,6 +15,7 @@ from PIL import Image as PillowImage
 from dicom_files import save_dicom
 from recap.errors import InputError
 from recap.io import sniff as sniff_module
+from recap.io.reasons import one_line_errors
 from recap.io.sniff import nifti_pair, sniff
 from slide_files import PINK, blank, write_slide
 from volume_files import write_nifti, write_nrrd
@@ -174,6 +175,18 @@ def test_what_is_no_file(tmp_path):
         sniff(tmp_path / "nowhere.png")
     with pytest.raises(InputError, match="this is a folder, not a file"):
         sniff(tmp_path)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs links")
+def test_a_link_that_leads_nowhere_says_where_to(tmp_path):
+    (tmp_path / "a.png").symlink_to("gone/b.png")
+    with pytest.raises(InputError, match=r"a\.png: this is a link that leads nowhere, to gone/b"):
+        sniff(tmp_path / "a.png")
+    with (
+        pytest.raises(InputError, match=r"leads nowhere, to gone/b\.png"),
+        one_line_errors(tmp_path / "a.png", "volume"),
+    ):
+        (tmp_path / "a.png").read_bytes()
 
 
 @pytest.mark.skipif(os.name != "posix", reason="needs pipes")

@@ -124,6 +124,15 @@ def test_too_few_images_are_told_before_the_first_is_scored(plain, normals, monk
         calibrate(plain, normals[:5])
 
 
+@pytest.mark.parametrize("wrong", [{"decide_by": "f1"}, {"sensitivity": 95.0}])
+def test_what_cannot_be_asked_is_told_before_the_first_is_scored(
+    plain, normals, monkeypatch, wrong
+):
+    monkeypatch.setattr(Detector, "raw_output", lambda *a: pytest.fail("scored"))
+    with pytest.raises(SettingsError, match=r"needs abnormal images|between 0 and 1, not 95\.0"):
+        calibrate(plain, normals, **wrong)
+
+
 def test_files_that_cannot_be_read_are_left_out_and_named(plain, normals, tmp_path):
     for number, values in enumerate(normals[:4]):
         PillowImage.fromarray(values).save(tmp_path / f"{number}.png")

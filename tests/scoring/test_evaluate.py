@@ -124,6 +124,7 @@ def test_excluded_images_are_left_out_and_counted(few_shot, domains, copy_of, tm
         "of": 6,
         "list": "exclude.txt",
         "sha256": exclusions.sha256,
+        "unmatched": [],
     }
     assert removed.pop("excluded") is None
     assert without == removed

@@ -5,6 +5,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
+from recap.cli.words import printable
+
 STAGES = {
     "encode": "Encoding images",
     "train": "Training",
@@ -59,7 +61,7 @@ def bars() -> Iterator[Report]:
         def show(stage: str, done: int, total: int, detail: str) -> None:
             if stage not in tasks:
                 tasks[stage] = progress.add_task(STAGES.get(stage, stage), total=total, detail="")
-            progress.update(tasks[stage], completed=done, total=total, detail=detail)
+            progress.update(tasks[stage], completed=done, total=total, detail=printable(detail))
 
         yield show
 
@@ -72,7 +74,7 @@ def _plain() -> Report:
         tenth = 10 * done // max(total, 1)
         if shown.get(stage) != tenth:
             shown[stage] = tenth
-            line = f"{STAGES.get(stage, stage)}: {done}/{total} {detail}".rstrip()
+            line = f"{STAGES.get(stage, stage)}: {done}/{total} {printable(detail)}".rstrip()
             print(line, file=sys.stderr, flush=True)
 
     return show

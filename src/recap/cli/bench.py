@@ -33,12 +33,6 @@ app = typer.Typer(
     no_args_is_help=True, rich_markup_mode=None, help="Run a grid of experiments; print its tables."
 )
 
-app.command()(ablate)
-app.command()(sweep)
-app.command("speed")(speed_command)
-app.command("figures")(figures_command)
-app.command("report")(report_command)
-
 
 @app.command()
 def run(
@@ -116,7 +110,6 @@ def run(
     tell_failures(failed)
 
 
-@app.command()
 def compare(
     out: Annotated[Path, typer.Argument(help="The folder of `recap bench run`.")],
     methods: Annotated[
@@ -163,3 +156,12 @@ def table(
         results = collect(out)
         tables = [own_table(results.runs)] if ours else paper_tables(results)
     typer.echo(render(tables, form))  # type: ignore[arg-type]
+
+
+# Help lists commands as they are registered: here in the order of use.
+app.command()(compare)
+app.command()(ablate)
+app.command()(sweep)
+app.command("speed")(speed_command)
+app.command("figures")(figures_command)
+app.command("report")(report_command)

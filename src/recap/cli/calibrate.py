@@ -8,9 +8,13 @@ import typer
 
 from recap.cli.bars import bars
 from recap.cli.options import Device, RandomWeights
+from recap.cli.words import printable
+from recap.errors import RecapError
 
 if TYPE_CHECKING:
     from recap.scoring.calibration import Calibration
+
+SHOWN = 5
 
 
 class Rule(StrEnum):
@@ -36,14 +40,18 @@ def calibrate_command(
         float, typer.Option(help="Share of normal images that may be called abnormal.")
     ] = 0.05,
     sensitivity: Annotated[
-        float, typer.Option(help="Of the operating point named so; needs --abnormal.")
-    ] = 0.95,
+        float | None,
+        typer.Option(help="Of the operating point named so (0.95); needs --abnormal."),
+    ] = None,
     decide_by: Annotated[
         Rule, typer.Option(help="The rule that decides; all but fpr need --abnormal.")
     ] = Rule.fpr,
     out: Annotated[
         Path | None, typer.Option(help="Where to save; else BUNDLE itself is replaced.")
     ] = None,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace another detector at --out.")
+    ] = False,
     device: Device = "auto",
     random_weights: RandomWeights = False,
 ) -> None:
@@ -53,9 +61,18 @@ def calibrate_command(
     kind that will be scored: volumes as volumes, pictures as pictures.
     """
     from recap.peers.loading import load
-    from recap.scoring.calibrate import calibrate
+    from recap.scoring.calibrate import calibrate, check_request
+    from recap.scoring.calibration import DEFAULT_SENSITIVITY
     from recap.training.devices import choose_device
 
+    if sensitivity is not None and not abnormal:
+        raise RecapError(
+            f"--sensitivity {sensitivity} needs abnormal images. Give some with --abnormal, or "
+            "leave it out."
+        )
+    aim = DEFAULT_SENSITIVITY if sensitivity is None else sensitivity
+    check_request(aim, decide_by.value, bool(abnormal))
+    _check_out(bundle, out or bundle, overwrite)
     detector = load(bundle, str(choose_device(device)), random_weights)
     with bars() as report:
         found = calibrate(
@@ -63,7 +80,7 @@ def calibrate_command(
             normal,
             abnormal or None,
             fpr=fpr,
-            sensitivity=sensitivity,
+            sensitivity=aim,
             decide_by=decide_by.value,
             progress=report,
         )
@@ -73,10 +90,31 @@ def calibrate_command(
     typer.echo(f"Saved: {out or bundle}")
     for line in _stale_graphs(out or bundle, found.calibration):
         typer.echo(line, err=True)
-    for reason in list(found.unreadable.values())[:5]:
-        typer.echo(f"  left out: {reason}", err=True)
+    for line in _left_out(list(found.unreadable.values())):
+        typer.echo(printable(line), err=True)
     if found.unreadable:
         raise typer.Exit(1)
+
+
+def _check_out(bundle: Path, out: Path, overwrite: bool) -> None:
+    """Tell before the first image what would fail after the last."""
+    from recap.atomic import check_place
+    from recap.scoring.bundle import CARD, read_card
+
+    check_place(out)
+    if not out.exists() or out.resolve() == bundle.resolve():
+        return
+    if not (out / CARD).is_file():
+        raise RecapError(f"{out} exists and is no detector. Choose another --out.")
+    if not overwrite:
+        raise RecapError(f"{out} exists already. Pass --overwrite to replace it.")
+    read_card(out)  # one that cannot be read is not replaced
+
+
+def _left_out(reasons: list[str]) -> list[str]:
+    more = len(reasons) - SHOWN
+    shown = [f"  left out: {reason}" for reason in reasons[:SHOWN]]
+    return [*shown, f"  left out: {more} more"] if more > 0 else shown
 
 
 def _stale_graphs(bundle: Path, calibration: "Calibration") -> list[str]:

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from recap.cli.bars import bars
+from recap.cli.words import printable
 
 
 def audit_command(
@@ -41,7 +42,7 @@ def audit_command(
     kinds = [kind for kind in LEAKS if patients or kind != "same-patient"]
     table, exclusions = write_audit(found, out, kinds)
     for line in summary(found):
-        typer.echo(line)
+        typer.echo(printable(line))
     typer.echo(f"Written: {table}, {exclusions}")
     if found.leaks:
         raise typer.Exit(1)

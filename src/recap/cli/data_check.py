@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from recap.cli.bars import bars
+from recap.cli.words import counted, printable
 
 if TYPE_CHECKING:
     from recap.data.inspect import DataReport
@@ -30,7 +31,7 @@ def check_command(
         found = inspect_all(path, lambda done, total, name: report("check", done, total, name))
     for data in found:
         for line in _lines(data, show):
-            typer.echo(line)
+            typer.echo(printable(line))
     problems = sum(len(data.problems) for data in found)
     if json_file is not None:
         from recap.atomic import write_atomic
@@ -45,16 +46,23 @@ def _lines(data: "DataReport", show: int) -> list[str]:
     lines = [f"{data.name}  ({data.layout or 'unknown'} layout)  {data.root}"]
     for split, images in data.images.items():
         counts = ", ".join(f"{count} {label}" for label, count in images.items())
-        patients = f", {data.patients[split]} patients" if data.patients[split] else ""
-        lines.append(f"  {split:<6} {counts}, {data.masks[split]} masks{patients}")
+        patients = f", {counted(data.patients[split], 'patient')}" if data.patients[split] else ""
+        lines.append(f"  {split:<6} {counts}, {counted(data.masks[split], 'mask')}{patients}")
     if data.patients_in_pool_and_test:
-        lines.append(f"  {len(data.patients_in_pool_and_test)} patients are in pool and test")
+        shared = counted(len(data.patients_in_pool_and_test), "patient")
+        lines.append(f"  in pool and test: {shared}")
     sizes = [f"{count} of {size}" for size, count in list(data.sizes.items())[:MOST_SIZES]]
     more = [f"{len(data.sizes) - MOST_SIZES} other sizes"] if len(data.sizes) > MOST_SIZES else []
     lines += [f"  sizes  {', '.join([*sizes, *more])}"] if sizes else []
     colours = ", ".join(f"{count} {colour}" for colour, count in data.colours.items())
     lines += [f"  colour {colours}"] if colours else []
-    lines += [f"  unused {count} files in {folder}/" for folder, count in data.ignored.items()]
+    lines += [
+        f"  more   {counted(count, 'image')} in {folder}/, checked alike"
+        for folder, count in data.further.items()
+    ]
+    lines += [
+        f"  unused {counted(count, 'file')} in {folder}/" for folder, count in data.ignored.items()
+    ]
     return [*lines, *_problem_lines(data, show)]
 
 

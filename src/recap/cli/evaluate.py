@@ -1,13 +1,17 @@
 """`recap evaluate`: metrics on a test split."""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from recap.cli.bars import bars
 from recap.cli.options import Device, RandomWeights, Runtime
+from recap.cli.words import printable
+
+SHOWN = 5
 
 
 def evaluate_command(
@@ -25,6 +29,7 @@ def evaluate_command(
     random_weights: RandomWeights = False,
 ) -> None:
     """Measure a detector on a test split: image metrics and, with masks, pixel metrics."""
+    from recap.atomic import check_file, write_atomic
     from recap.data import read_domain
     from recap.data.exclusions import read_exclusions
     from recap.runtime.choice import choose_runtime
@@ -32,6 +37,8 @@ def evaluate_command(
     from recap.scoring.evaluate import evaluate
     from recap.training.devices import choose_device
 
+    if json_file is not None:
+        check_file(json_file)
     domain = read_domain(dataset)
     excluded = None if exclude is None else read_exclusions(exclude)
     detector = load(bundle, str(choose_device(device)), random_weights)
@@ -44,25 +51,45 @@ def evaluate_command(
             lambda done, total: report("score", done, total, ""),
             exclude=excluded,
         )
+    for line in _numbers(result):
+        typer.echo(line)
+    for line in _warnings(result):
+        typer.echo(f"Warning: {printable(line)}", err=True)
     if json_file is not None:
-        json_file.parent.mkdir(parents=True, exist_ok=True)
-        json_file.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+        write_atomic(json_file, json.dumps(result, indent=2) + "\n")
+
+
+def _numbers(result: dict[str, Any]) -> Iterator[str]:
     if result["excluded"] is not None:
-        typer.echo("{images} of {of} test images excluded".format(**result["excluded"]))
+        yield "{images} of {of} test images excluded".format(**result["excluded"])
     for level in ("image", "pixel"):
         for metric, value in (result[level] or {}).items():
             shown = "–" if value is None else f"{value:.4f}"
-            typer.echo(f"{level} {metric:<30} {shown}")
+            yield f"{level} {metric:<30} {shown}"
     if result["pixel"] is None:
-        typer.echo(f"pixel {'':<30} – (this domain has no masks)")
+        why = "its masks mark nothing" if result["empty_masks"] else "this domain has no masks"
+        yield f"pixel {'':<30} – ({why})"
+
+
+def _warnings(result: dict[str, Any]) -> Iterator[str]:
     if result["without_mask"]:
-        typer.echo(
-            f"Warning: {result['without_mask']} abnormal images have no mask, though others do; "
-            "pixel metrics leave them out.",
-            err=True,
+        yield (
+            f"abnormal images without a mask, though others have one: {result['without_mask']}. "
+            "Pixel metrics leave them out."
+        )
+    if result["empty_masks"]:
+        yield f"masks that mark nothing: {_some(result['empty_masks'])}. Draw them again."
+    unmatched = (result["excluded"] or {}).get("unmatched")
+    if unmatched:
+        yield (
+            f"{result['excluded']['list']}: entries that match no image here: {_some(unmatched)}. "
+            f"An entry starts with the data set's folder, as {result['domain']}_AD/test/… does."
         )
     shared = result["support_images_in_test"]
     if shared:
-        typer.echo(
-            f"Warning: {shared} test images are files that this detector was fitted on.", err=True
-        )
+        yield f"test images that this detector was fitted on, byte for byte: {shared}."
+
+
+def _some(names: list[str]) -> str:
+    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return ", ".join(names[:SHOWN]) + more

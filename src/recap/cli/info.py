@@ -7,7 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from recap.cli.options import Config, Overrides, Preset, settings_from
+from recap.cli.options import Config, Overrides, OwnPreset, settings_from
+from recap.errors import RecapError
 
 
 def info_command(
@@ -15,14 +16,16 @@ def info_command(
         Path | None, typer.Argument(help="A detector: show what it is and was fitted on.")
     ] = None,
     settings: Annotated[
-        bool, typer.Option("--settings", help="Show all settings, resolved.")
+        bool, typer.Option("--settings", help="Show all settings of a fit with these options.")
     ] = False,
-    preset: Preset = None,
+    preset: OwnPreset = None,
     config: Config = None,
     overrides: Overrides = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Show versions, devices and encoders; or a detector's card; or all settings."""
+    given = {"--preset": preset, "--config": config, "--set": overrides or None}
+    _refuse_ignored(bundle, settings, [name for name, value in given.items() if value is not None])
     if bundle is not None:
         from recap.scoring.bundle import read_card
 
@@ -35,6 +38,18 @@ def info_command(
         typer.echo(json.dumps(facts, indent=2))
     else:
         _show(facts)
+
+
+def _refuse_ignored(bundle: Path | None, settings: bool, given: list[str]) -> None:
+    """Options that would be ignored are a mistake to be told of."""
+    if bundle is not None and (settings or given):
+        wrong = ", ".join(["--settings"] * settings + given)
+        raise RecapError(
+            f"{wrong} cannot stand beside a detector, whose card has its settings. Leave one out: "
+            f"`recap info {bundle}`."
+        )
+    if given and not settings:
+        raise RecapError(f"{', '.join(given)} needs --settings, which shows what comes of it.")
 
 
 def installation() -> dict[str, Any]:

@@ -5,6 +5,7 @@ import sys
 import typer
 
 from recap.allocator import keep_freed_memory
+from recap.atomic import in_words
 from recap.cli import (
     bench,
     calibrate,
@@ -20,6 +21,7 @@ from recap.cli import (
     serve,
     weights,
 )
+from recap.cli.words import printable
 from recap.errors import RecapError
 
 app = typer.Typer(
@@ -53,7 +55,8 @@ def main() -> None:
     try:
         app()
     except (RecapError, OSError) as error:  # OSError: a full disk, a folder without permission
-        print(f"recap: error: {error}", file=sys.stderr)
+        reason = in_words(error) if isinstance(error, OSError) else str(error)
+        print("recap: error:", printable(reason, keep="\n"), file=sys.stderr)
         sys.exit(2)
     except SystemExit as end:
         if end.code == INTERRUPTED:  # typer makes an exit of Ctrl-C, without a word

@@ -8,13 +8,14 @@ import typer
 if TYPE_CHECKING:
     from recap.config import AnySettings, Settings
 
+_OWN_PRESETS = (
+    "recap (default). fast: the published model with side adapters. paper: the published recipe, "
+    "much slower."
+)
 Preset = Annotated[
-    str | None,
-    typer.Option(
-        help="recap (default). fast: the published model with side adapters. paper: the published "
-        "recipe, much slower. Other methods: equal (default) or official."
-    ),
+    str | None, typer.Option(help=f"{_OWN_PRESETS} Other methods: equal (default) or official.")
 ]
+OwnPreset = Annotated[str | None, typer.Option(help=_OWN_PRESETS)]
 Config = Annotated[Path | None, typer.Option("--config", help="A TOML file with settings.")]
 Overrides = Annotated[
     list[str] | None,

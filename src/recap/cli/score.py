@@ -7,6 +7,7 @@ import typer
 
 from recap.cli.bars import bars
 from recap.cli.options import Device, RandomWeights, Runtime
+from recap.cli.words import counted
 
 if TYPE_CHECKING:
     from recap.cli.score_job import Outcome
@@ -133,7 +134,8 @@ def _summarise(outcome: "Outcome") -> None:
     rows, out = outcome.rows, outcome.out
     good = [row for row in rows if row.status == "ok"]
     images = sum(int(row.images) for row in good)
-    typer.echo(f"Scored {len(good)} of {len(rows)} cases ({images} images): {outcome.table}")
+    cases = f"{len(good)} of {counted(len(rows), 'case')} ({counted(images, 'image')})"
+    typer.echo(f"Scored {cases}: {outcome.table}")
     if outcome.page is not None:
         typer.echo(f"Report: {outcome.page}")
     if outcome.dicom is not None:

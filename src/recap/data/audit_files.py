@@ -8,12 +8,14 @@ from pathlib import Path
 
 from recap.atomic import write_atomic
 from recap.data.audit import AuditReport, DomainAudit
+from recap.data.benchmark import Domain
 from recap.data.exclusions import entry_of
 from recap.data.leaks import LEAKS, NOTES, Finding, Kind
 
 TABLE = "audit.csv"
 EXCLUSIONS = "exclude.txt"
 CACHE = "fingerprints.sqlite"
+SHOWN = 5
 COLUMNS = ("domain", "kind", "pool_file", "test_file", "score", "detail")
 
 
@@ -66,13 +68,13 @@ def summary(report: AuditReport) -> Iterator[str]:
         if nameless == len(images):
             yield "  patients on both sides: cannot be told, no image has a known patient"
         else:
-            unknown = f" ({nameless} images have no known patient)" if nameless else ""
+            unknown = f" (images without a known patient: {nameless})" if nameless else ""
             yield f"  patients on both sides: {len(both)}{unknown}"
         yield from _counts(audited)
         if excluded:
             yield f"  test images to exclude: {excluded}"
     leaks = len(report.leaks)
-    yield f"{leaks} leaks" if leaks else "No leaks between pool and test."
+    yield f"{leaks} leak{'s' * (leaks > 1)}" if leaks else "No leaks between pool and test."
 
 
 def _counts(audited: DomainAudit) -> Iterator[str]:
@@ -81,6 +83,17 @@ def _counts(audited: DomainAudit) -> Iterator[str]:
         if counts[kind]:
             note = " (note)" if kind in NOTES else ""
             yield f"  {kind}: {counts[kind]}{note}"
+    # Nothing was compared with these, so that a leak may hide in them.
+    unreadable = [note for note in audited.notes if note.kind == "unreadable"]
+    yield from (f"    {_named(note, audited.domain)}" for note in unreadable[:SHOWN])
+    if len(unreadable) > SHOWN:
+        yield f"    … and {len(unreadable) - SHOWN} more ({TABLE})"
+
+
+def _named(note: Finding, domain: Domain) -> str:
+    path = note.test or note.pool
+    assert path is not None
+    return f"{entry_of(path, domain)}: {note.detail.removeprefix(f'{path}: ')}"
 
 
 def _reasons(audited: DomainAudit, kinds: Collection[Kind]) -> dict[Path, Finding]:

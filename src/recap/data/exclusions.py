@@ -41,6 +41,20 @@ class Exclusions:
         self._check_classes(samples, kept, domain)
         return kept
 
+    def unmatched(self, domain: Domain) -> list[str]:
+        """Entries of data sets that are neither this domain nor beside it.
+
+        A list may be for several domains, so that those of its neighbours are no mistake.
+        """
+        beside = domain.root.resolve().parent.iterdir()
+        names = {(p.name if p.is_dir() else p.stem).removesuffix("_AD") for p in beside}
+        return [
+            f"{name}/{path}"
+            for name, paths in self.images.items()
+            if name not in (domain.name, *names)
+            for path in paths
+        ]
+
     def _check_digest(self, path: Path, sha256: str) -> None:
         if sha256 and sha256_of(path) != sha256:
             raise InputError(

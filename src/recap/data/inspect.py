@@ -21,7 +21,7 @@ from recap.data.benchmark import (
     paper_order,
     read_domain,
 )
-from recap.data.folder import list_masks, pair_masks, walk
+from recap.data.folder import is_image, list_masks, pair_masks, walk
 from recap.data.manifest import Split, read_manifest
 from recap.data.supports import known_patient
 from recap.errors import InputError, RecapError
@@ -41,6 +41,7 @@ ProblemKind = Literal[
     "empty mask",
     "duplicate",
 ]
+PLAIN_FOLDERS = ("normal", "abnormal", "masks")
 # Each thread holds one decoded image.
 THREADS = min(4, os.cpu_count() or 1)
 Progress = Callable[[int, int, str], None]
@@ -69,6 +70,8 @@ class DataReport:
     sizes: dict[str, int] = field(default_factory=dict)
     """Images by width × height, the most frequent first."""
     colours: dict[str, int] = field(default_factory=dict)
+    further: dict[str, int] = field(default_factory=dict)
+    """Images of no known label in other folders than normal/ and abnormal/, counted by folder."""
     ignored: dict[str, int] = field(default_factory=dict)
     """Files that are neither images nor masks of the layout, counted by folder."""
     problems: list[Problem] = field(default_factory=list)
@@ -112,22 +115,27 @@ def inspect_data(path: Path, progress: Progress = lambda done, total, name: None
         problem = Problem("layout", str(path), _reason(error, path))
         return DataReport(str(path), name, None, problems=[problem])
     report = DataReport(str(path), domain.name, domain.layout)
-    found = _survey(report, path, domain.layout)
-    samples = [sample for split in found.values() for sample in split]
-    looks = _look_at_all(samples, progress)
+    found, further = _survey(report, path, domain.layout)
+    places = [
+        (f"{split}, {CLASSES[sample.abnormal]}", sample)
+        for split in found
+        for sample in found[split]
+    ] + [(f.parent.relative_to(path).as_posix(), Sample(f, False)) for f in further]
+    looks = _look_at_all([sample for _, sample in places], progress)
     report.problems += [problem for look in looks for problem in look.problems]
     report.sizes = dict(Counter(look.size for look in looks if look.size).most_common())
     report.colours = dict(Counter(look.colour for look in looks if look.colour).most_common())
     _add_counts(report, found)
-    places = [(split, sample) for split in found for sample in found[split]]
     report.problems += _duplicates(places, [look.sha256 for look in looks])
     return report
 
 
-def _survey(report: DataReport, path: Path, layout: Layout) -> dict[Split, list[Sample]]:
-    """List the samples of each split, adding to the report what does not fit."""
+def _survey(
+    report: DataReport, path: Path, layout: Layout
+) -> tuple[dict[Split, list[Sample]], list[Path]]:
+    """List the samples of each split and further images, adding to the report what does not fit."""
     if layout == "manifest":
-        return _survey_manifest(report, path)
+        return _survey_manifest(report, path), []
     found = {}
     seen: set[Path] = set()
     for split in SPLIT_FOLDERS:
@@ -138,8 +146,19 @@ def _survey(report: DataReport, path: Path, layout: Layout) -> dict[Split, list[
     if not any(found.values()):
         report.problems.append(Problem("layout", str(path), "no images in its folders"))
     extra = sorted(file for file in walk(path) if file not in seen)
-    report.ignored = dict(Counter(f.parent.relative_to(path).as_posix() for f in extra))
-    return {split: samples for split, samples in found.items() if samples}
+    # Such as more-normal/, to calibrate with; a benchmark's other folders hold its own extras.
+    further = [f for f in extra if layout == "folders" and _is_further(f, path)]
+    report.further = _by_folder(further, path)
+    report.ignored = _by_folder(sorted(set(extra) - set(further)), path)
+    return {split: samples for split, samples in found.items() if samples}, further
+
+
+def _is_further(file: Path, root: Path) -> bool:
+    return file.relative_to(root).parts[0] not in PLAIN_FOLDERS and is_image(file)
+
+
+def _by_folder(files: Iterable[Path], root: Path) -> dict[str, int]:
+    return dict(Counter(file.parent.relative_to(root).as_posix() for file in files))
 
 
 def _list_masks(report: DataReport, files: Listing) -> list[Path]:
@@ -248,18 +267,14 @@ def _find_patients(report: DataReport, found: dict[Split, list[Sample]]) -> dict
         return {}
 
 
-def _duplicates(
-    places: Sequence[tuple[Split, Sample]], digests: Sequence[str]
-) -> Iterable[Problem]:
+def _duplicates(places: Sequence[tuple[str, Sample]], digests: Sequence[str]) -> Iterable[Problem]:
     """One problem per file that has the bytes of one before it."""
-    groups: dict[str, list[tuple[Split, Sample]]] = defaultdict(list)
+    groups: dict[str, list[tuple[str, Sample]]] = defaultdict(list)
     for place, digest in zip(places, digests, strict=True):
         if digest:
             groups[digest].append(place)
-    for (first_split, first), *others in groups.values():
-        for split, sample in others:
-            where = f"{first_split}, {CLASSES[first.abnormal]}"
-            own = f"{split}, {CLASSES[sample.abnormal]}"
+    for (where, first), *others in groups.values():
+        for own, sample in others:
             reason = f"({own}) has the bytes of {first.path} ({where})"
             yield Problem("duplicate", str(sample.path), reason)
 

@@ -9,6 +9,16 @@ from recap.errors import InputError, RecapError
 _LONGEST_REASON = 200
 
 
+def not_there(path: Path) -> str:
+    """Why a file that was listed or named is not found."""
+    if path.is_symlink():
+        return (
+            f"this is a link that leads nowhere, to {path.readlink()}. Bring that file back, or "
+            "remove the link."
+        )
+    return "there is no such file."
+
+
 @contextmanager
 def one_line_errors(path: Path, kind: str) -> Iterator[None]:
     """Turn whatever parsers and decoders say about a file of this kind into one `InputError`."""
@@ -17,7 +27,7 @@ def one_line_errors(path: Path, kind: str) -> Iterator[None]:
     except RecapError:
         raise
     except FileNotFoundError as error:
-        raise InputError(f"{path}: there is no such file.") from error
+        raise InputError(f"{path}: {not_there(path)}") from error
     except PermissionError as error:
         raise InputError(f"{path}: no permission to read this file.") from error
     except IsADirectoryError as error:

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Literal
 
 from recap.errors import InputError
+from recap.io.reasons import not_there
 
 Format = Literal["raster", "dicom", "nifti", "nrrd", "slide", "zip", "unknown"]
 
@@ -92,7 +93,7 @@ def _head(path: Path) -> bytes:
         with path.open("rb") as stream:
             return stream.read(_PREAMBLE + 4)
     except FileNotFoundError as error:
-        raise InputError(f"{path}: there is no such file.") from error
+        raise InputError(f"{path}: {not_there(path)}") from error
     except IsADirectoryError as error:
         raise InputError(f"{path}: this is a folder, not a file.") from error
     except OSError as error:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Collection, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from recap.model.scorer import Output, without_maps
 from recap.scoring.detector import Detector
 from recap.scoring.pipeline import side_by_side
 from recap.scoring.prepared import fitting_batch, one_core_each
-from recap.types import BoolArray, FloatArray, Image, Sample
+from recap.types import CLASSES, BoolArray, FloatArray, Image, Sample
 
 MEASURED_PX = 240
 """Side of maps and masks in pixel metrics: methods whose inputs differ are measured alike."""
@@ -38,9 +39,11 @@ def evaluate(
 
     Maps and masks are compared at 240 × 240, as the benchmark does. `pixel` is None for a domain
     without masks; where some abnormal images have one, the others are left out of it and counted.
-    Images that `exclude` lists are left out of everything and counted.
+    Images that `exclude` lists are left out of everything and counted. `empty_masks` names masks
+    that mark nothing; where all do, `pixel` is None too.
     """
     everything = domain.test()
+    _need_both_classes(everything, domain)
     samples = everything if exclude is None else exclude.keep(everything, domain)
     measured = measure(detector, samples, progress)
     return {
@@ -50,7 +53,8 @@ def evaluate(
         "pixel_error_bound": measured.pixel_error_bound,
         "images": measured.counts,
         "without_mask": measured.without_mask,
-        "excluded": _excluded(exclude, len(everything) - len(samples), len(everything)),
+        "empty_masks": [str(mask) for mask in measured.empty_masks],
+        "excluded": _excluded(exclude, domain, len(everything) - len(samples), len(everything)),
         "support_images_in_test": _shared_with_support(detector, samples),
         "mode": detector.card.mode,
         "fingerprint": detector.card.fingerprint,
@@ -63,10 +67,12 @@ class Measured:
 
     image: dict[str, float | None]
     pixel: dict[str, float | None] | None
-    """None where no image has a mask."""
+    """None where no image has a mask that marks something."""
     counts: dict[str, int]
     without_mask: int
     """Abnormal images that pixel metrics leave out: others have a mask, and theirs is not known."""
+    empty_masks: list[Path]
+    """Masks that mark nothing at the size of pixel metrics, which take their images as given."""
     outputs: list[Output]
     """What the model said of each image, without its map."""
     maps: dict[int, FloatArray]
@@ -83,10 +89,11 @@ def measure(
 ) -> Measured:
     """Score samples and compute all metrics; of the maps only those of `keep_maps` are kept."""
     images, pixels = ImageMetrics(), PixelMetrics()
-    has_masks = any(sample.mask is not None for sample in samples)
+    masked = sum(sample.mask is not None for sample in samples)
     reading = detector.card.settings.reading
     outputs: list[Output] = []
     maps: dict[int, FloatArray] = {}
+    empty: list[Path] = []
 
     def look(sample: Sample) -> tuple[Image, Output]:
         image = read_image(sample.path, reading)
@@ -97,8 +104,10 @@ def measure(
     with one_core_each(detector), closing(looked):
         for index, (sample, (image, output)) in enumerate(zip(samples, looked, strict=True)):
             images.update([float(output.score[0])], [sample.abnormal])
-            if has_masks and (sample.mask is not None or not sample.abnormal):
-                pixels.update(measured_map(output.map[0]), square_mask(sample, image, MEASURED_PX))
+            if masked and (sample.mask is not None or not sample.abnormal):
+                mask = square_mask(sample, image, MEASURED_PX)
+                pixels.update(measured_map(output.map[0]), mask)
+                empty += [sample.mask] if sample.mask is not None and not mask.any() else []
             if index in keep_maps:
                 maps[index] = output.map[0].cpu().numpy()
             outputs.append(without_maps(output))
@@ -106,19 +115,39 @@ def measure(
     abnormal = sum(sample.abnormal for sample in samples)
     return Measured(
         images.compute(),
-        pixels.compute() if has_masks else None,
+        pixels.compute() if len(empty) < masked else None,
         {"normal": len(samples) - abnormal, "abnormal": abnormal},
-        sum(has_masks and s.abnormal and s.mask is None for s in samples),
+        sum(bool(masked) and s.abnormal and s.mask is None for s in samples),
+        empty,
         outputs,
         maps,
         pixels.error_bound if has_masks else None,
     )
 
 
-def _excluded(exclude: Exclusions | None, count: int, total: int) -> dict[str, Any] | None:
+def _need_both_classes(samples: Sequence[Sample], domain: Domain) -> None:
+    """Every image metric compares normal with abnormal: told before the work, not after it."""
+    for abnormal, folder in ((False, "good"), (True, "Ungood")):
+        if all(sample.abnormal != abnormal for sample in samples):
+            where = domain.root / "test" / folder if domain.layout == "benchmark" else domain.root
+            raise InputError(
+                f"{where}: no {CLASSES[abnormal]} test images, and metrics compare both kinds. Add "
+                "some; `recap score` scores images of one kind."
+            )
+
+
+def _excluded(
+    exclude: Exclusions | None, domain: Domain, count: int, total: int
+) -> dict[str, Any] | None:
     if exclude is None:
         return None
-    return {"images": count, "of": total, "list": exclude.source.name, "sha256": exclude.sha256}
+    return {
+        "images": count,
+        "of": total,
+        "list": exclude.source.name,
+        "sha256": exclude.sha256,
+        "unmatched": exclude.unmatched(domain),
+    }
 
 
 def measured_map(values: Tensor) -> FloatArray:
