@@ -113,15 +113,16 @@ def measure(
             outputs.append(without_maps(output))
             progress(index + 1, len(samples))
     abnormal = sum(sample.abnormal for sample in samples)
+    marked = len(empty) < masked
     return Measured(
         images.compute(),
-        pixels.compute() if len(empty) < masked else None,
+        pixels.compute() if marked else None,
         {"normal": len(samples) - abnormal, "abnormal": abnormal},
         sum(bool(masked) and s.abnormal and s.mask is None for s in samples),
         empty,
         outputs,
         maps,
-        pixels.error_bound if has_masks else None,
+        pixels.error_bound if marked else None,
     )
 
 
