@@ -17,6 +17,13 @@ from recap.scoring.shards import Shard
 
 def split_paths(paths: Sequence[Path], out: Path) -> tuple[dict[Path, Path], list[Path]]:
     """The leading bundles, each with the folder for its results, and what they are to score."""
+    bundles, inputs = _split(paths, out)
+    for folder in bundles.values():
+        _refuse_among_images(folder, inputs)
+    return bundles, inputs
+
+
+def _split(paths: Sequence[Path], out: Path) -> tuple[dict[Path, Path], list[Path]]:
     count = next((i for i, path in enumerate(paths) if not (path / CARD).is_file()), len(paths))
     if count == 0:
         read_card(paths[0])  # tells what is wrong with it
@@ -33,6 +40,15 @@ def split_paths(paths: Sequence[Path], out: Path) -> tuple[dict[Path, Path], lis
             "one of them."
         )
     return {b: out / name for b, name in zip(bundles, names, strict=True)}, list(paths[count:])
+
+
+def _refuse_among_images(out: Path, inputs: Sequence[Path]) -> None:
+    """Results in a folder below the images are left out of the search; among them they cannot."""
+    if any(path.resolve() == out.resolve() for path in inputs):
+        raise InputError(
+            f"--out {out} is also what to score: the next run would take overlays for images. "
+            f"Choose another folder, such as {out / 'results'}."
+        )
 
 
 @dataclass(frozen=True)
@@ -53,7 +69,9 @@ class Scoring:
 
     def __init__(self, order: Order, scratch: Path) -> None:
         self._order = order
-        self.search = find_cases(order.inputs, scratch / "archives")
+        self.search = find_cases(
+            order.inputs, scratch / "archives", leave_out=list(order.bundles.values())
+        )
         self._detectors = load_detectors(
             list(order.bundles),
             order.device,

@@ -129,12 +129,13 @@ def name_some(paths: Sequence[Path], most: int = 5) -> str:
     return names if len(paths) <= most else f"{names}, and {len(paths) - most} more"
 
 
-def walk(root: Path) -> Iterable[Path]:
+def walk(root: Path, leave_out: Iterable[Path] = ()) -> Iterable[Path]:
     """Yield visible files; linked folders are followed, but none is entered twice.
 
-    A folder that cannot be read is an error: passing it over would lose images without a word.
+    Folders below `root` that are to be left out are not entered at all. A folder that cannot be
+    read is an error: passing it over would lose images without a word.
     """
-    seen = set()
+    seen = {folder.resolve() for folder in leave_out}
     for folder, subfolders, files in os.walk(root, onerror=_refuse_folder, followlinks=True):
         seen.add(Path(folder).resolve())
         subfolders[:] = sorted(
