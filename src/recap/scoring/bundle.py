@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from recap.config import AnySettings
 from recap.errors import BundleError
+from recap.fetch import sha256_of
 from recap.scoring.calibration import Calibration
 
 if TYPE_CHECKING:
@@ -56,6 +57,8 @@ class Card(BaseModel):
     thumbnails: int = 0
     """How many small pictures of support images lie in the bundle: images of patients, kept only
     where that was asked for."""
+    head_sha256: str | None = None
+    """Of head.safetensors; None in bundles of versions that did not note it."""
 
     @property
     def drawn_scale(self) -> tuple[float, float]:
@@ -95,7 +98,8 @@ def write_bundle(
         (partial / THUMBNAILS).mkdir(exist_ok=True)
         thumbnail_file(partial, number).write_bytes(png)
     count = len(list((partial / THUMBNAILS).glob("*.png")))
-    card = card.model_copy(update={"thumbnails": count})
+    digest = sha256_of(partial / TENSORS)
+    card = card.model_copy(update={"thumbnails": count, "head_sha256": digest})
     (partial / CARD).write_text(card.model_dump_json(indent=2) + "\n", encoding="utf-8")
     _replace(folder, partial)
 
@@ -138,15 +142,22 @@ def read_card(folder: Path) -> Card:
         raise BundleError(f"{path} is damaged ({first}). Copy the bundle again.") from error
 
 
-def read_tensors(folder: Path) -> "dict[str, Tensor]":
-    """Read a bundle's numbers."""
+def read_tensors(folder: Path, card: Card) -> "dict[str, Tensor]":
+    """Read a bundle's numbers, which must be those that its card was written with."""
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
     path = folder / TENSORS
     try:
-        return load_file(path)
+        tensors = load_file(path)
+        digest = sha256_of(path)
     except (OSError, SafetensorError) as error:
         raise BundleError(
             f"{path} is missing or damaged ({error}). Copy the bundle again."
         ) from error
+    if card.head_sha256 is not None and card.head_sha256 != digest:
+        raise BundleError(
+            f"{path} is damaged: its SHA-256 is {digest[:12]}…, but {CARD} says "
+            f"{card.head_sha256[:12]}…. Copy the bundle again."
+        )
+    return tensors

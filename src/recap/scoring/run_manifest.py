@@ -18,6 +18,7 @@ from recap.scoring.stages import Stages
 from recap.scoring.versions import library_versions
 
 _CHANGES_SCORES = "openvino-int8"
+_NOT_TOLD = {"support", "losses", "calibration", "head_sha256"}
 
 
 class RunManifest:
@@ -87,7 +88,7 @@ class RunManifest:
             "started_unix": round(self._started, 3),
             "versions": {**library_versions(), "python": platform.python_version()},
             "runtime": self._runtime,
-            "bundle": card.model_dump(mode="json", exclude={"support", "losses", "calibration"}),
+            "bundle": card.model_dump(mode="json", exclude=_NOT_TOLD),
             "reading": self._reading,
             "decisions": self._decided,
             "maps": {
