@@ -118,6 +118,19 @@ def test_a_repaired_or_changed_file_is_scored_again(few_shot, images, tmp_path, 
     assert by_case["a2.png"] == by_case["a10.png"]
 
 
+@pytest.mark.parametrize("lost", ["maps", "overlays"])
+def test_lost_results_are_made_again(lost, few_shot, images, tmp_path, scored):
+    cases, out = find_cases([images]), tmp_path / "out"
+    first = score_to_folder(few_shot, cases, out, draw)
+    (gone,) = (out / lost).glob("a2.png*")
+    content = gone.read_bytes()
+    gone.unlink()
+    scored.clear()
+    assert score_to_folder(few_shot, cases, out, draw) == first
+    assert scored == [str(images / "a2.png")]
+    assert gone.read_bytes() == content
+
+
 def test_an_interrupted_run_goes_on(few_shot, images, tmp_path, scored):
     cases, out = find_cases([images]), tmp_path / "out"
     whole = score_to_folder(few_shot, cases, tmp_path / "whole", draw)

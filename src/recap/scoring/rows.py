@@ -46,6 +46,12 @@ class Row:
     regions_table: str = ""
     error: str = ""
 
+    @property
+    def files(self) -> list[str]:
+        """Files of results that it names, within the folder of its table."""
+        named = (self.map, self.overlay, self.table, self.regions_table)
+        return [file for file in named if file]
+
 
 COLUMNS = [field.name for field in fields(Row)]
 
