@@ -200,6 +200,17 @@ def test_results_of_another_detector_are_kept_apart(few_shot, detectors, images,
     assert (out / "scores.csv").read_bytes() == before
 
 
+def test_results_of_another_runtime_are_kept_apart(few_shot, images, tmp_path):
+    cases, out = find_cases([images]), tmp_path / "out"
+    score_to_folder(few_shot, cases, out, draw)
+    manifest = json.loads((out / "manifest.json").read_text())
+    manifest["runtime"]["runtime"] = "onnx"
+    (out / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(InputError, match=r"the runtime onnx.*with torch.*--runtime onnx"):
+        score_to_folder(few_shot, cases, out, draw)
+    assert json.loads((out / "manifest.json").read_text()) == manifest
+
+
 @pytest.mark.parametrize("content", ["{", "[]", "{}", '{"bundle": 3}'])
 def test_a_damaged_manifest_is_named(content, few_shot, images, tmp_path):
     (tmp_path / "out").mkdir()
