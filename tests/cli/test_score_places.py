@@ -32,3 +32,22 @@ def test_results_among_the_images_are_refused(command, bundle, images):
     assert result.code == 2
     assert "is also what to score" in result.err
     assert sorted(images.iterdir()) == before
+
+
+@pytest.mark.parametrize("inside", [".", "results", "a/b"])
+def test_results_within_a_detector_are_refused(inside, command, bundle, images, tmp_path):
+    own = shutil.copytree(bundle, tmp_path / "own.recap")
+    before = sorted(own.rglob("*"))
+    result = command("score", bundle, images, "--out", own / inside)
+    assert result.code == 2
+    assert "lies in the detector" in result.err
+    assert "Choose another --out" in result.err
+    assert sorted(own.rglob("*")) == before
+
+
+def test_the_folder_of_a_detector_may_be_one_of_them(command, bundle, images, tmp_path):
+    """Results go to OUT/NAME, which may be where a detector of that name lies."""
+    one, two = (shutil.copytree(bundle, tmp_path / name) for name in ("one", "two.recap"))
+    result = command("score", one, two, images, "--out", tmp_path)
+    assert result.code == 2
+    assert f"--out {one} lies in the detector" in result.err

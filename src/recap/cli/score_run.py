@@ -19,6 +19,7 @@ def split_paths(paths: Sequence[Path], out: Path) -> tuple[dict[Path, Path], lis
     """The leading bundles, each with the folder for its results, and what they are to score."""
     bundles, inputs = _split(paths, out)
     for folder in bundles.values():
+        _refuse_in_a_bundle(folder)
         _refuse_among_images(folder, inputs)
     return bundles, inputs
 
@@ -40,6 +41,17 @@ def _split(paths: Sequence[Path], out: Path) -> tuple[dict[Path, Path], list[Pat
             "one of them."
         )
     return {b: out / name for b, name in zip(bundles, names, strict=True)}, list(paths[count:])
+
+
+def _refuse_in_a_bundle(out: Path) -> None:
+    """Bundles are copied and shared; pictures of patients must not travel with them."""
+    place = out.resolve()
+    for folder in (place, *place.parents):
+        if (folder / CARD).is_file():
+            raise InputError(
+                f"--out {out} lies in the detector {folder}: results show patients, and whoever "
+                "gets the detector would get them too. Choose another --out."
+            )
 
 
 def _refuse_among_images(out: Path, inputs: Sequence[Path]) -> None:
