@@ -315,3 +315,13 @@ def test_folders_that_are_left_out_are_not_searched(tmp_path):
     assert (names(found), found.skipped) == (["a.png", "results-2/b.png"], ())
     named = root / "results" / "overlays" / "a.png"
     assert names(find_cases([named], tmp_path / "scratch", leave_out=[root / "results"]))
+
+
+@pytest.mark.parametrize("name", ["scan.gif", "scan", "scan.dat"])
+def test_an_image_that_no_reader_takes_is_a_case_that_says_so(name, search, tmp_path):
+    png(tmp_path / "root" / "a.png")
+    PillowImage.fromarray(GREY).save(tmp_path / "root" / name, format="GIF")
+    found = search(tmp_path / "root")
+    assert (names(found), found.skipped) == (["a.png", name], ())
+    with pytest.raises(InputError, match=rf"{name}: not an image that can be read\. Use one of"):
+        found.cases[1].open(READING)

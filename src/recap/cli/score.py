@@ -11,6 +11,9 @@ from recap.cli.options import Device, RandomWeights, Runtime
 if TYPE_CHECKING:
     from recap.cli.score_job import Outcome
 
+SHOWN = 5
+"""Lines of one kind on the terminal; all are in files."""
+
 
 def score_command(
     paths: Annotated[
@@ -110,8 +113,7 @@ def score_command(
             score_on_ray(order, device, scoring.search.cases, jobs, ray_address, progress)
         # After a cluster there is nothing left to score, only tables to join.
         outcomes = scoring.score(part, progress)
-    if scoring.search.skipped:
-        typer.echo(f"{len(scoring.search.skipped)} other files were left alone.", err=True)
+    _name_skipped([file for file, _ in scoring.search.skipped])
     for outcome in outcomes:
         _summarise(outcome)
     if any(outcome.failed for outcome in outcomes):
@@ -129,6 +131,17 @@ def _check_engine(engine: str, shard: str) -> None:
         )
 
 
+def _name_skipped(files: list[Path]) -> None:
+    from recap.data.folder import name_some
+
+    if files:
+        typer.echo(
+            f"{len(files)} other files were left alone ({name_some(files)}): see left_alone in "
+            "manifest.json.",
+            err=True,
+        )
+
+
 def _summarise(outcome: "Outcome") -> None:
     rows, out = outcome.rows, outcome.out
     good = [row for row in rows if row.status == "ok"]
@@ -139,5 +152,12 @@ def _summarise(outcome: "Outcome") -> None:
     if outcome.dicom is not None:
         typer.echo(f"DICOM results of {outcome.dicom} cases: {out}/dicom")
     errors = [row.error for row in rows if row.status != "ok"]
-    for line in [*errors[:5], *outcome.warnings[:5]]:
+    _show_some(errors, f"see {outcome.table}")
+    _show_some(outcome.warnings, f"see {out / 'manifest.json'}")
+
+
+def _show_some(lines: list[str], more: str) -> None:
+    for line in lines[:SHOWN]:
         typer.echo(f"  {line}", err=True)
+    if len(lines) > SHOWN:
+        typer.echo(f"  and {len(lines) - SHOWN} more: {more}", err=True)

@@ -12,6 +12,7 @@ from recap.runtime.loading import load_many
 from recap.scoring.bundle import CARD, read_card
 from recap.scoring.detector import Detector
 from recap.scoring.rows import Row
+from recap.scoring.run_manifest import add_to_manifest
 from recap.scoring.shards import Shard
 
 
@@ -101,6 +102,9 @@ class Scoring:
         rows: dict[Path, list[Row]] = {}
         for group in seeing_alike(jobs):
             rows |= score_jobs(group, progress, shard)
+        left_alone = {str(file): reason for file, reason in self.search.skipped}
+        for job in jobs:
+            add_to_manifest(job.out, {}, shard=shard, left_alone=left_alone)
         return [job.outcome(rows[job.out], shard, progress) for job in jobs]
 
 

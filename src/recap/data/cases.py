@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from recap.config import ReadingSettings
 from recap.data.folder import natural_key, walk
+from recap.data.unread_formats import is_unread_image
 from recap.errors import InputError
 from recap.fetch import unpack_archive
 from recap.io.case import Case
@@ -160,7 +161,9 @@ def _kind(file: Path) -> tuple[Format, str]:
         kind = sniff(file)
     except InputError as error:
         return "unknown", "" if named_so or file.is_file() else str(error)
-    return kind, "not an image" if kind == "unknown" and not named_so else ""
+    if kind != "unknown" or named_so or is_unread_image(file):
+        return kind, ""
+    return kind, "not an image"
 
 
 def _group_dicom(files: Sequence[Path], root: Path) -> tuple[list[Found], list[Skipped]]:
