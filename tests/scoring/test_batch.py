@@ -10,7 +10,7 @@ import pytest
 from recap.data.cases import find_cases as search_cases
 from recap.errors import InputError
 from recap.scoring.batch import score_to_folder
-from recap.scoring.rows import COLUMNS
+from recap.scoring.rows import COLUMNS, as_text, from_text
 
 
 @pytest.fixture
@@ -181,6 +181,24 @@ def test_a_file_name_that_is_not_text_is_scored(few_shot, images, tmp_path):
     first = score_to_folder(few_shot, cases, out, draw)
     assert sum(row.status == "ok" for row in first) == 4
     assert score_to_folder(few_shot, cases, out, draw) == first
+    row = next(row for row in read_table(out) if "udc" in row["case"])  # as UTF-8
+    assert (row["case"], row["map"]) == (r"\udcff.png", r"maps/\udcff.png.npy")
+
+
+@pytest.mark.parametrize(
+    ("name", "written"),
+    [
+        ("é \udce9.png", r"é \udce9.png"),
+        (r"\udce9", r"\udc5cudce9"),
+        ("\\\udce9", r"\\udce9"),
+        (r"C:\udcases\u.png", r"C:\udcases\u.png"),
+        (r"\udc5cudce9", r"\udc5cudc5cudce9"),
+    ],
+)
+def test_names_that_are_not_text_come_back(name, written):
+    assert as_text(name) == written
+    assert from_text(written) == name
+    assert written.encode()
 
 
 def test_awkward_names_survive_the_table(few_shot, images, tmp_path):
