@@ -97,3 +97,38 @@ def test_errors_beyond_the_first_are_counted(command, bundle, domains, tmp_path)
     assert result.code == 1
     assert result.err.count("not an image that can be read") == 5
     assert f"and 2 more: see {tmp_path}/out/scores.csv" in result.err
+
+
+def test_a_detector_may_stand_after_a_path(command, bundle, domains, tmp_path):
+    twin = shutil.copytree(bundle, tmp_path / "twin.recap")
+    images = domains[0].root / "test" / "good"
+    result = command("score", bundle, images, twin, "--out", tmp_path / "out")
+    assert (result.code, result.out.count("Scored 2 of 2 cases")) == (0, 2)
+    assert rows(tmp_path / "out" / "twin") == rows(tmp_path / "out" / "brain")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--jobs", 2], "--jobs 2: needs --engine ray"),
+        (["--ray-address", "auto"], "--ray-address auto: needs --engine ray"),
+        (["--random-weights"], "was not fitted on random weights"),
+    ],
+)
+def test_options_that_would_do_nothing_are_refused(
+    options, message, command, bundle, domains, tmp_path
+):
+    image = domains[0].test()[0].path
+    result = command("score", bundle, image, "--out", tmp_path / "out", *options)
+    assert result.code == 2
+    assert message in result.err
+    assert not (tmp_path / "out").exists()
+
+
+def test_dicom_results_of_pictures(command, bundle, domains, tmp_path):
+    pytest.importorskip("highdicom")
+    image = domains[0].test()[0].path
+    result = command("score", bundle, image, "--out", tmp_path / "out", "--dicom")
+    assert result.code == 0
+    assert "none of the cases is DICOM" in result.out
+    assert not (tmp_path / "out" / "dicom").exists()

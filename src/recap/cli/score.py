@@ -9,6 +9,8 @@ from recap.cli.bars import bars
 from recap.cli.options import Device, RandomWeights, Runtime
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from recap.cli.score_job import Outcome
 
 SHOWN = 5
@@ -20,7 +22,7 @@ def score_command(
         list[Path],
         typer.Argument(
             metavar="BUNDLE... PATH...",
-            help="One or more detectors saved by `recap fit`, then what to score: pictures, DICOM, "
+            help="One or more detectors saved by `recap fit`, and what to score: pictures, DICOM, "
             "NIfTI, NRRD, slides; folders or zips of them.",
         ),
     ],
@@ -102,7 +104,7 @@ def score_command(
     part = parse_shard(shard)
     wanted = Wanted(report, parquet, dicom, ignore, window, axis, workers, batch)
     wanted.check(part)
-    _check_engine(engine, shard)
+    _check_engine(engine, shard, {"--jobs": jobs, "--ray-address": ray_address})
     where = str(choose_device(device))
     order = Order(bundles, tuple(inputs), wanted, where, random_weights, runtime)
     with TemporaryDirectory(prefix="recap-") as scratch, bars() as progress:
@@ -120,11 +122,14 @@ def score_command(
         raise typer.Exit(1)
 
 
-def _check_engine(engine: str, shard: str) -> None:
+def _check_engine(engine: str, shard: str, of_ray: "Mapping[str, object]") -> None:
     from recap.errors import SettingsError
 
     if engine not in ("local", "ray"):
         raise SettingsError(f"No engine is called '{engine}'. Choose from: local, ray.")
+    for option, value in of_ray.items():
+        if engine != "ray" and value is not None:
+            raise SettingsError(f"{option} {value}: needs --engine ray.")
     if engine == "ray" and shard != "1/1":
         raise SettingsError(
             f"--shard {shard}: --engine ray makes shards of its own. Leave one of them out."
@@ -150,10 +155,18 @@ def _summarise(outcome: "Outcome") -> None:
     if outcome.page is not None:
         typer.echo(f"Report: {outcome.page}")
     if outcome.dicom is not None:
-        typer.echo(f"DICOM results of {outcome.dicom} cases: {out}/dicom")
+        typer.echo(_dicom_results(outcome.dicom, out / "dicom"))
     errors = [row.error for row in rows if row.status != "ok"]
     _show_some(errors, f"see {outcome.table}")
     _show_some(outcome.warnings, f"see {out / 'manifest.json'}")
+
+
+def _dicom_results(written: int, folder: Path) -> str:
+    if written:
+        return f"DICOM results of {written} cases: {folder}"
+    if folder.is_dir():
+        return f"No new DICOM results; those of earlier runs: {folder}"
+    return "No DICOM results: none of the cases is DICOM that could be scored."
 
 
 def _show_some(lines: list[str], more: str) -> None:
