@@ -50,7 +50,7 @@ def test_a_bundle_without_a_digest_loads(bundle, few_shot, pictures):
 def test_a_folder_without_a_card_is_not_a_bundle(tmp_path):
     with pytest.raises(BundleError, match=r"not a recap bundle.*recap fit --out"):
         recap.load(tmp_path)
-    with pytest.raises(BundleError, match="nothing is not a recap bundle"):
+    with pytest.raises(BundleError, match="nothing: there is no such bundle"):
         recap.load(tmp_path / "nothing")
 
 
@@ -66,7 +66,13 @@ def test_a_damaged_card(content, bundle):
 
 def test_a_card_with_an_unknown_key_or_setting_is_refused(bundle):
     change_card(bundle, surprise=1)
-    with pytest.raises(BundleError, match=r"bundle\.json is damaged"):
+    with pytest.raises(BundleError, match=r"bundle\.json is damaged \(surprise: Extra inputs"):
+        read_card(bundle)
+
+
+def test_the_first_wrong_field_of_a_card_is_named(bundle):
+    change_card(bundle, encoder={"name": "x", "sha256": 3})
+    with pytest.raises(BundleError, match=r"damaged \(encoder\.sha256: Input should be"):
         read_card(bundle)
 
 

@@ -125,6 +125,10 @@ def _replace(folder: Path, partial: Path) -> None:
 def read_card(folder: Path) -> Card:
     """Read what a bundle says about itself."""
     path = folder / CARD
+    if not folder.exists():
+        raise BundleError(f"{folder}: there is no such bundle. `recap fit --out DIR` makes one.")
+    if not folder.is_dir():
+        raise BundleError(f"{folder} is not a recap bundle but a file; a bundle is a folder.")
     if not path.is_file():
         raise BundleError(
             f"{folder} is not a recap bundle: it has no {CARD}. `recap fit --out DIR` makes one."
@@ -138,8 +142,16 @@ def read_card(folder: Path) -> Card:
             )
         return Card.model_validate(content)
     except (ValidationError, ValueError, OSError) as error:
-        first = str(error).splitlines()[0]
-        raise BundleError(f"{path} is damaged ({first}). Copy the bundle again.") from error
+        raise BundleError(f"{path} is damaged ({_first(error)}). Copy the bundle again.") from error
+
+
+def _first(error: Exception) -> str:
+    """What is wrong in a few words: of several wrong fields, the first."""
+    if not isinstance(error, ValidationError):
+        return str(error).splitlines()[0]
+    wrong = error.errors(include_url=False)[0]
+    field = ".".join(map(str, wrong["loc"])) or "its content"
+    return f"{field}: {wrong['msg']}"
 
 
 def read_tensors(folder: Path, card: Card) -> "dict[str, Tensor]":
