@@ -97,6 +97,8 @@ def test_random_weights_need_no_weights(command, tiny, brain_folders, tmp_path, 
         (["--abnormal", "somewhere"], "Say what to fit on"),
         (["--normal", "a", "--dataset", "b"], "--normal cannot stand beside --dataset"),
         (["--normal", "a", "--shots", "2"], "--shots cannot stand beside --normal"),
+        (["--normal", "a", "--draw", "5"], "--draw cannot stand beside --normal"),
+        (["--sources", "r", "--target", "t", "--draw", "0"], "--draw cannot stand beside"),
         (["--sources", "r", "--target", "t", "--shots", "2"], "--shots cannot stand beside"),
         (["--dataset", "b"], "either --shots K or --support FILE"),
         (["--dataset", "b", "--shots", "2", "--support", "f"], "either --shots K or --support"),
@@ -155,6 +157,16 @@ def test_overwrite_spares_what_is_no_bundle(command, tiny, brain_folders, tmp_pa
     assert result.code == 2
     assert "not a recap bundle" in result.err
     assert (tmp_path / "photos" / "one.png").read_bytes() == b"dear"
+
+
+@pytest.mark.parametrize("option", [[], ["--overwrite"]])
+def test_a_file_in_the_way_is_called_one(option, command, tiny, brain_folders, tmp_path):
+    (tmp_path / "b").write_text("text")
+    result = command("fit", *brain_folders[:2], "--out", tmp_path / "b", *tiny, *option)
+    assert result.code == 2
+    assert "is a file, but a detector is a folder" in result.err
+    assert "--overwrite" not in result.err
+    assert (tmp_path / "b").read_text() == "text"
 
 
 @pytest.fixture

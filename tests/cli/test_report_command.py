@@ -262,9 +262,7 @@ def test_dicom_results_of_dicom_files(command, bundle, images, tmp_path):
     assert [path.name for path in (out / "dicom").iterdir()] == ["one.dcm"]
     assert (out / "dicom/one.dcm/report.dcm").is_file()
     before = times(out / "dicom")
-    assert (
-        "DICOM results of 0 cases" in command("score", bundle, given, "--out", out, "--dicom").out
-    )
+    assert "No new DICOM results" in command("score", bundle, given, "--out", out, "--dicom").out
     assert times(out / "dicom") == before
 
 

@@ -1,6 +1,7 @@
 import csv
 import json
 import os
+import shutil
 
 import numpy as np
 import pytest
@@ -73,3 +74,61 @@ def test_an_unknown_device(command, bundle, domains, tmp_path):
     result = command("score", bundle, image, "--out", tmp_path / "o", "--device", "banana")
     assert result.code == 2
     assert "'banana'" in result.err
+
+
+def test_what_was_left_alone_is_named(command, bundle, domains, tmp_path):
+    folder = shutil.copytree(domains[0].root / "test" / "good" / "img", tmp_path / "in")
+    for number in range(7):
+        (folder / f"note{number}.txt").write_text("no image")
+    result = command("score", bundle, folder, "--out", tmp_path / "out")
+    assert result.code == 0
+    assert "7 other files were left alone (note0.txt, note1.txt" in result.err
+    assert "and 2 more" in result.err
+    manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
+    expected = {str(folder / f"note{number}.txt"): "not an image" for number in range(7)}
+    assert manifest["left_alone"] == expected
+
+
+def test_errors_beyond_the_first_are_counted(command, bundle, domains, tmp_path):
+    folder = shutil.copytree(domains[0].root / "test" / "good" / "img", tmp_path / "in")
+    for number in range(7):
+        (folder / f"bad{number}.png").write_bytes(b"nothing")
+    result = command("score", bundle, folder, "--out", tmp_path / "out")
+    assert result.code == 1
+    assert result.err.count("not an image that can be read") == 5
+    assert f"and 2 more: see {tmp_path}/out/scores.csv" in result.err
+
+
+def test_a_detector_may_stand_after_a_path(command, bundle, domains, tmp_path):
+    twin = shutil.copytree(bundle, tmp_path / "twin.recap")
+    images = domains[0].root / "test" / "good"
+    result = command("score", bundle, images, twin, "--out", tmp_path / "out")
+    assert (result.code, result.out.count("Scored 2 of 2 cases")) == (0, 2)
+    assert rows(tmp_path / "out" / "twin") == rows(tmp_path / "out" / "brain")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--jobs", 2], "--jobs 2: needs --engine ray"),
+        (["--ray-address", "auto"], "--ray-address auto: needs --engine ray"),
+        (["--random-weights"], "was not fitted on random weights"),
+    ],
+)
+def test_options_that_would_do_nothing_are_refused(
+    options, message, command, bundle, domains, tmp_path
+):
+    image = domains[0].test()[0].path
+    result = command("score", bundle, image, "--out", tmp_path / "out", *options)
+    assert result.code == 2
+    assert message in result.err
+    assert not (tmp_path / "out").exists()
+
+
+def test_dicom_results_of_pictures(command, bundle, domains, tmp_path):
+    pytest.importorskip("highdicom")
+    image = domains[0].test()[0].path
+    result = command("score", bundle, image, "--out", tmp_path / "out", "--dicom")
+    assert result.code == 0
+    assert "none of the cases is DICOM" in result.out
+    assert not (tmp_path / "out" / "dicom").exists()

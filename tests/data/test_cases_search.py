@@ -305,3 +305,23 @@ def test_a_file_that_vanishes_while_searching(search, tmp_path, monkeypatch):
     assert names(found) == ["a.png", "b.png"]
     with pytest.raises(InputError, match=r"b\.png: there is no such file"):
         found.cases[1].open(READING)
+
+
+def test_folders_that_are_left_out_are_not_searched(tmp_path):
+    root = tmp_path / "root"
+    for name in ("a.png", "results/overlays/a.png", "results-2/b.png"):
+        png(root / name)
+    found = find_cases([root], tmp_path / "scratch", leave_out=[root / "results"])
+    assert (names(found), found.skipped) == (["a.png", "results-2/b.png"], ())
+    named = root / "results" / "overlays" / "a.png"
+    assert names(find_cases([named], tmp_path / "scratch", leave_out=[root / "results"]))
+
+
+@pytest.mark.parametrize("name", ["scan.gif", "scan", "scan.dat"])
+def test_an_image_that_no_reader_takes_is_a_case_that_says_so(name, search, tmp_path):
+    png(tmp_path / "root" / "a.png")
+    PillowImage.fromarray(GREY).save(tmp_path / "root" / name, format="GIF")
+    found = search(tmp_path / "root")
+    assert (names(found), found.skipped) == (["a.png", name], ())
+    with pytest.raises(InputError, match=rf"{name}: not an image that can be read\. Use one of"):
+        found.cases[1].open(READING)

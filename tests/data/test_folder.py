@@ -133,3 +133,11 @@ def test_pairs_name_all_that_does_not_fit(tmp_path: Path) -> None:
     assert pairs.unmatched == [b]
     assert pairs.ambiguous == {c: masks[1:3], twin: [masks[3]], other: [masks[3]]}
     assert pairs.orphans == [masks[4]]
+
+
+@pytest.mark.parametrize("copy", ["normal/z.png", "abnormal/z.png"])
+def test_a_copy_under_another_name_is_refused(copy: str, tmp_path: Path) -> None:
+    for name, content in {"normal/a.png": b"one", "abnormal/b.png": b"two", copy: b"one"}.items():
+        touch(tmp_path, name)[0].write_bytes(content)
+    with pytest.raises(InputError, match=rf"{copy} and .*normal/a\.png are the same image"):
+        folder_samples(tmp_path / "normal", tmp_path / "abnormal")

@@ -263,6 +263,10 @@ LESION = np.array([[0, 1], [1, 0], [0, 0]], bool)
             [LESION.astype(np.uint8) * c for c in (255, 0, 0)] + [np.full((3, 2), 255, np.uint8)]
         ),
         np.where(LESION, 200, 100).astype(np.uint8),
+        LESION.astype(np.uint8) * 16,
+        LESION.astype(np.uint8) * 100,
+        LESION.astype(np.uint16) * 32767,
+        np.dstack([LESION.astype(np.uint8) * c for c in (0, 90, 40)]),
     ],
 )
 def test_masks(tmp_path: Path, stored: np.ndarray) -> None:
@@ -276,6 +280,13 @@ def test_empty_mask_and_label_numbers(tmp_path: Path) -> None:
     for labels in (LESION.astype(np.uint8) * 3, LESION.astype(np.uint16) * 255):
         with pytest.raises(InputError, match="label numbers"):
             read_mask(save(tmp_path / "l.png", labels))
+
+
+@pytest.mark.parametrize("values", [(0, 50, 100), (20, 100, 100), (100, 100, 100)])
+def test_a_dark_mask_that_could_mark_anything_is_refused(values: tuple[int, ...], tmp_path: Path):
+    stored = np.array([values, values], np.uint8)
+    with pytest.raises(InputError, match=r"m\.png.*39%.*Save it with 0 for healthy"):
+        read_mask(save(tmp_path / "m.png", stored))
 
 
 def test_threads_decode_side_by_side_and_stay_quiet(

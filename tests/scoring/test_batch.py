@@ -10,7 +10,7 @@ import pytest
 from recap.data.cases import find_cases as search_cases
 from recap.errors import InputError
 from recap.scoring.batch import score_to_folder
-from recap.scoring.rows import COLUMNS
+from recap.scoring.rows import COLUMNS, as_text, from_text
 
 
 @pytest.fixture
@@ -118,6 +118,19 @@ def test_a_repaired_or_changed_file_is_scored_again(few_shot, images, tmp_path, 
     assert by_case["a2.png"] == by_case["a10.png"]
 
 
+@pytest.mark.parametrize("lost", ["maps", "overlays"])
+def test_lost_results_are_made_again(lost, few_shot, images, tmp_path, scored):
+    cases, out = find_cases([images]), tmp_path / "out"
+    first = score_to_folder(few_shot, cases, out, draw)
+    (gone,) = (out / lost).glob("a2.png*")
+    content = gone.read_bytes()
+    gone.unlink()
+    scored.clear()
+    assert score_to_folder(few_shot, cases, out, draw) == first
+    assert scored == [str(images / "a2.png")]
+    assert gone.read_bytes() == content
+
+
 def test_an_interrupted_run_goes_on(few_shot, images, tmp_path, scored):
     cases, out = find_cases([images]), tmp_path / "out"
     whole = score_to_folder(few_shot, cases, tmp_path / "whole", draw)
@@ -168,6 +181,24 @@ def test_a_file_name_that_is_not_text_is_scored(few_shot, images, tmp_path):
     first = score_to_folder(few_shot, cases, out, draw)
     assert sum(row.status == "ok" for row in first) == 4
     assert score_to_folder(few_shot, cases, out, draw) == first
+    row = next(row for row in read_table(out) if "udc" in row["case"])  # as UTF-8
+    assert (row["case"], row["map"]) == (r"\udcff.png", r"maps/\udcff.png.npy")
+
+
+@pytest.mark.parametrize(
+    ("name", "written"),
+    [
+        ("é \udce9.png", r"é \udce9.png"),
+        (r"\udce9", r"\udc5cudce9"),
+        ("\\\udce9", r"\\udce9"),
+        (r"C:\udcases\u.png", r"C:\udcases\u.png"),
+        (r"\udc5cudce9", r"\udc5cudc5cudce9"),
+    ],
+)
+def test_names_that_are_not_text_come_back(name, written):
+    assert as_text(name) == written
+    assert from_text(written) == name
+    assert written.encode()
 
 
 def test_awkward_names_survive_the_table(few_shot, images, tmp_path):
@@ -185,6 +216,17 @@ def test_results_of_another_detector_are_kept_apart(few_shot, detectors, images,
     with pytest.raises(InputError, match=r"another detector.*--out"):
         score_to_folder(detectors["zero-shot"], cases, out, draw)
     assert (out / "scores.csv").read_bytes() == before
+
+
+def test_results_of_another_runtime_are_kept_apart(few_shot, images, tmp_path):
+    cases, out = find_cases([images]), tmp_path / "out"
+    score_to_folder(few_shot, cases, out, draw)
+    manifest = json.loads((out / "manifest.json").read_text())
+    manifest["runtime"]["runtime"] = "onnx"
+    (out / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(InputError, match=r"the runtime onnx.*with torch.*--runtime onnx"):
+        score_to_folder(few_shot, cases, out, draw)
+    assert json.loads((out / "manifest.json").read_text()) == manifest
 
 
 @pytest.mark.parametrize("content", ["{", "[]", "{}", '{"bundle": 3}'])

@@ -27,12 +27,30 @@ def change_tensors(bundle, change):
     tensors = load_file(path)
     change(tensors)
     save_file(tensors, path)
+    change_card(bundle, head_sha256=None)  # as in bundles that note no digest
+
+
+def test_numbers_that_changed_on_disk_are_noticed(bundle):
+    path = bundle / "head.safetensors"
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1  # one bit of one number: it still loads
+    path.write_bytes(content)
+    message = r"brain\.recap/head\.safetensors is damaged: its SHA-256.*Copy the bundle again"
+    with pytest.raises(BundleError, match=message):
+        recap.load(bundle)
+
+
+def test_a_bundle_without_a_digest_loads(bundle, few_shot, pictures):
+    card = json.loads((bundle / "bundle.json").read_text())
+    assert len(card.pop("head_sha256")) == 64
+    (bundle / "bundle.json").write_text(json.dumps(card))
+    assert recap.load(bundle).score(pictures[0]).score == few_shot.score(pictures[0]).score
 
 
 def test_a_folder_without_a_card_is_not_a_bundle(tmp_path):
     with pytest.raises(BundleError, match=r"not a recap bundle.*recap fit --out"):
         recap.load(tmp_path)
-    with pytest.raises(BundleError, match="nothing is not a recap bundle"):
+    with pytest.raises(BundleError, match="nothing: there is no such bundle"):
         recap.load(tmp_path / "nothing")
 
 
@@ -48,7 +66,13 @@ def test_a_damaged_card(content, bundle):
 
 def test_a_card_with_an_unknown_key_or_setting_is_refused(bundle):
     change_card(bundle, surprise=1)
-    with pytest.raises(BundleError, match=r"bundle\.json is damaged"):
+    with pytest.raises(BundleError, match=r"bundle\.json is damaged \(surprise: Extra inputs"):
+        read_card(bundle)
+
+
+def test_the_first_wrong_field_of_a_card_is_named(bundle):
+    change_card(bundle, encoder={"name": "x", "sha256": 3})
+    with pytest.raises(BundleError, match=r"damaged \(encoder\.sha256: Input should be"):
         read_card(bundle)
 
 

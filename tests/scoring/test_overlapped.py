@@ -51,7 +51,8 @@ def whole(few_shot, many, tmp_path_factory):
 
 
 def draw(case, prediction, path):
-    np.save(path.with_suffix(""), case.images[0].pixels + prediction.map)
+    with path.open("wb") as file:
+        np.save(file, case.images[0].pixels + prediction.map)
 
 
 def contents(out):

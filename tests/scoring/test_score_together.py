@@ -18,7 +18,8 @@ KINDS = ["few-shot", "normal-only", "zero-shot", "write-back"]
 
 
 def draw(case, prediction, path):
-    np.save(path.with_suffix(""), case.images[0].pixels + prediction.map.reshape(-1)[0])
+    with path.open("wb") as file:
+        np.save(file, case.images[0].pixels + prediction.map.reshape(-1)[0])
 
 
 @pytest.fixture(scope="module")

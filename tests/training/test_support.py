@@ -116,6 +116,15 @@ def test_mask_file_of_another_size(folders):
         load_support([sample])
 
 
+def test_a_mask_that_marks_nothing_is_refused(folders):
+    save(folders["masks"][1], np.zeros((40, 30), np.uint8))
+    root = folders["root"]
+    with pytest.raises(InputError, match=r"masks/a1\.png: it marks nothing"):
+        gather_support(root / "normal", root / "abnormal", root / "masks")
+    with pytest.raises(InputError, match=r"abnormal\[1\], its mask: it marks nothing"):
+        gather_support([grey(0)], [grey(1), grey(2)], [square(), np.zeros((40, 30))])
+
+
 def test_number_of_masks_must_fit():
     with pytest.raises(InputError, match="2 abnormal images but 1 masks"):
         gather_support([grey(0)], [grey(1), grey(2)], [square()])

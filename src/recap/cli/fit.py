@@ -36,8 +36,8 @@ def fit_command(
         Path | None, typer.Option(help="With --dataset: a support list instead of a draw.")
     ] = None,
     draw: Annotated[
-        int, typer.Option(min=0, help="With --dataset --shots: which reproducible draw.")
-    ] = 0,
+        int | None, typer.Option(min=0, help="With --dataset --shots: which reproducible draw (0).")
+    ] = None,
     sources: Annotated[
         Path | None, typer.Option(help="Zero-shot: folder of NAME_AD domains.")
     ] = None,
@@ -77,6 +77,8 @@ def fit_command(
     """
     chosen = {"name": encoder, "random_weights": random_weights or None}
     settings = method_settings(method, preset, config, overrides, seed=seed, encoder=chosen)
+    if out.exists() and not out.is_dir():
+        raise RecapError(f"{out} is a file, but a detector is a folder. Choose another --out.")
     if out.exists() and not overwrite:
         raise RecapError(f"{out} exists already. Pass --overwrite to replace it.")
     if out.exists():
@@ -92,7 +94,7 @@ def fit_command(
             _refuse_beside(
                 "--sources and --target",
                 {"--normal": normal, "--abnormal": abnormal, "--masks": masks}
-                | {"--dataset": dataset, "--shots": shots, "--support": support}
+                | {"--dataset": dataset, "--shots": shots, "--support": support, "--draw": draw}
                 | {"--keep-thumbnails": keep_thumbnails or None},
             )
             detector = _zero_shot(sources, target, settings, work_dir, device, report)
@@ -111,7 +113,7 @@ def _samples(
     dataset: Path | None,
     shots: int | None,
     support: Path | None,
-    draw: int,
+    draw: int | None,
 ) -> "list[Sample]":
     from recap.data import draw_support, folder_samples, read_domain, read_support
 
@@ -122,14 +124,18 @@ def _samples(
         )
     if dataset is None:
         assert normal is not None
-        _refuse_beside("--normal", {"--shots": shots, "--support": support})
+        _refuse_beside("--normal", {"--shots": shots, "--support": support, "--draw": draw})
         return folder_samples(normal, abnormal, masks)
     folders = {"--normal": normal, "--abnormal": abnormal, "--masks": masks}
     _refuse_beside("--dataset", folders)
     if (shots is None) == (support is None):
         raise RecapError("With --dataset give either --shots K or --support FILE.")
     domain = read_domain(dataset)
-    chosen = read_support(domain, support) if support else draw_support(domain, shots or 0, draw)
+    if support is not None:
+        _refuse_beside("--support", {"--draw": draw})
+        chosen = read_support(domain, support)
+    else:
+        chosen = draw_support(domain, shots or 0, draw or 0)
     return [*chosen.normal, *chosen.abnormal]
 
 

@@ -10,7 +10,12 @@ from recap.cli.options import Device, RandomWeights, Runtime
 from recap.cli.words import counted
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from recap.cli.score_job import Outcome
+
+SHOWN = 5
+"""Lines of one kind on the terminal; all are in files."""
 
 
 def score_command(
@@ -18,7 +23,7 @@ def score_command(
         list[Path],
         typer.Argument(
             metavar="BUNDLE... PATH...",
-            help="One or more detectors saved by `recap fit`, then what to score: pictures, DICOM, "
+            help="One or more detectors saved by `recap fit`, and what to score: pictures, DICOM, "
             "NIfTI, NRRD, slides; folders or zips of them.",
         ),
     ],
@@ -100,7 +105,7 @@ def score_command(
     part = parse_shard(shard)
     wanted = Wanted(report, parquet, dicom, ignore, window, axis, workers, batch)
     wanted.check(part)
-    _check_engine(engine, shard)
+    _check_engine(engine, shard, {"--jobs": jobs, "--ray-address": ray_address})
     where = str(choose_device(device))
     order = Order(bundles, tuple(inputs), wanted, where, random_weights, runtime)
     with TemporaryDirectory(prefix="recap-") as scratch, bars() as progress:
@@ -111,22 +116,35 @@ def score_command(
             score_on_ray(order, device, scoring.search.cases, jobs, ray_address, progress)
         # After a cluster there is nothing left to score, only tables to join.
         outcomes = scoring.score(part, progress)
-    if scoring.search.skipped:
-        typer.echo(f"{len(scoring.search.skipped)} other files were left alone.", err=True)
+    _name_skipped([file for file, _ in scoring.search.skipped])
     for outcome in outcomes:
         _summarise(outcome)
     if any(outcome.failed for outcome in outcomes):
         raise typer.Exit(1)
 
 
-def _check_engine(engine: str, shard: str) -> None:
+def _check_engine(engine: str, shard: str, of_ray: "Mapping[str, object]") -> None:
     from recap.errors import SettingsError
 
     if engine not in ("local", "ray"):
         raise SettingsError(f"No engine is called '{engine}'. Choose from: local, ray.")
+    for option, value in of_ray.items():
+        if engine != "ray" and value is not None:
+            raise SettingsError(f"{option} {value}: needs --engine ray.")
     if engine == "ray" and shard != "1/1":
         raise SettingsError(
             f"--shard {shard}: --engine ray makes shards of its own. Leave one of them out."
+        )
+
+
+def _name_skipped(files: list[Path]) -> None:
+    from recap.data.folder import name_some
+
+    if files:
+        typer.echo(
+            f"{len(files)} other files were left alone ({name_some(files)}): see left_alone in "
+            "manifest.json.",
+            err=True,
         )
 
 
@@ -139,7 +157,22 @@ def _summarise(outcome: "Outcome") -> None:
     if outcome.page is not None:
         typer.echo(f"Report: {outcome.page}")
     if outcome.dicom is not None:
-        typer.echo(f"DICOM results of {outcome.dicom} cases: {out}/dicom")
+        typer.echo(_dicom_results(outcome.dicom, out / "dicom"))
     errors = [row.error for row in rows if row.status != "ok"]
-    for line in [*errors[:5], *outcome.warnings[:5]]:
+    _show_some(errors, f"see {outcome.table}")
+    _show_some(outcome.warnings, f"see {out / 'manifest.json'}")
+
+
+def _dicom_results(written: int, folder: Path) -> str:
+    if written:
+        return f"DICOM results of {written} cases: {folder}"
+    if folder.is_dir():
+        return f"No new DICOM results; those of earlier runs: {folder}"
+    return "No DICOM results: none of the cases is DICOM that could be scored."
+
+
+def _show_some(lines: list[str], more: str) -> None:
+    for line in lines[:SHOWN]:
         typer.echo(f"  {line}", err=True)
+    if len(lines) > SHOWN:
+        typer.echo(f"  and {len(lines) - SHOWN} more: {more}", err=True)

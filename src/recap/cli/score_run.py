@@ -6,25 +6,35 @@ from pathlib import Path
 
 from recap.cli.score_job import Job, Outcome, Progress, Wanted, score_jobs, seeing_alike
 from recap.data.cases import find_cases
-from recap.errors import InputError
+from recap.encoders.load import RANDOM
+from recap.errors import InputError, SettingsError
 from recap.runtime.choice import choose_runtime
 from recap.runtime.loading import load_many
 from recap.scoring.bundle import CARD, read_card
 from recap.scoring.detector import Detector
 from recap.scoring.rows import Row
+from recap.scoring.run_manifest import add_to_manifest
 from recap.scoring.shards import Shard
 
 
 def split_paths(paths: Sequence[Path], out: Path) -> tuple[dict[Path, Path], list[Path]]:
-    """The leading bundles, each with the folder for its results, and what they are to score."""
-    count = next((i for i, path in enumerate(paths) if not (path / CARD).is_file()), len(paths))
-    if count == 0:
+    """The bundles, each with the folder for its results, and what they are to score."""
+    bundles, inputs = _split(paths, out)
+    for folder in bundles.values():
+        _refuse_in_a_bundle(folder)
+        _refuse_among_images(folder, inputs)
+    return bundles, inputs
+
+
+def _split(paths: Sequence[Path], out: Path) -> tuple[dict[Path, Path], list[Path]]:
+    bundles = [path for path in paths if (path / CARD).is_file()]
+    inputs = [path for path in paths if path not in bundles]
+    if not bundles:
         read_card(paths[0])  # tells what is wrong with it
-    if count == len(paths):
+    if not inputs:
         raise InputError("Say what to score: recap score BUNDLE… PATH… --out DIR.")
-    bundles = list(paths[:count])
-    if count == 1:
-        return {bundles[0]: out}, list(paths[count:])
+    if len(bundles) == 1:
+        return {bundles[0]: out}, inputs
     names = [bundle.resolve().name.removesuffix(".recap") for bundle in bundles]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
@@ -32,7 +42,27 @@ def split_paths(paths: Sequence[Path], out: Path) -> tuple[dict[Path, Path], lis
             f"Two detectors are called '{twice[0]}', which is also where their results go. Rename "
             "one of them."
         )
-    return {b: out / name for b, name in zip(bundles, names, strict=True)}, list(paths[count:])
+    return {b: out / name for b, name in zip(bundles, names, strict=True)}, inputs
+
+
+def _refuse_in_a_bundle(out: Path) -> None:
+    """Bundles are copied and shared; pictures of patients must not travel with them."""
+    place = out.resolve()
+    for folder in (place, *place.parents):
+        if (folder / CARD).is_file():
+            raise InputError(
+                f"--out {out} lies in the detector {folder}: results show patients, and whoever "
+                "gets the detector would get them too. Choose another --out."
+            )
+
+
+def _refuse_among_images(out: Path, inputs: Sequence[Path]) -> None:
+    """Results in a folder below the images are left out of the search; among them they cannot."""
+    if any(path.resolve() == out.resolve() for path in inputs):
+        raise InputError(
+            f"--out {out} is also what to score: the next run would take overlays for images. "
+            f"Choose another folder, such as {out / 'results'}."
+        )
 
 
 @dataclass(frozen=True)
@@ -53,7 +83,10 @@ class Scoring:
 
     def __init__(self, order: Order, scratch: Path) -> None:
         self._order = order
-        self.search = find_cases(order.inputs, scratch / "archives")
+        self.search = find_cases(
+            order.inputs, scratch / "archives", leave_out=list(order.bundles.values())
+        )
+        _refuse_random_weights(order)
         self._detectors = load_detectors(
             list(order.bundles),
             order.device,
@@ -71,7 +104,20 @@ class Scoring:
         rows: dict[Path, list[Row]] = {}
         for group in seeing_alike(jobs):
             rows |= score_jobs(group, progress, shard)
+        left_alone = {str(file): reason for file, reason in self.search.skipped}
+        for job in jobs:
+            add_to_manifest(job.out, {}, shard=shard, left_alone=left_alone)
         return [job.outcome(rows[job.out], shard, progress) for job in jobs]
+
+
+def _refuse_random_weights(order: Order) -> None:
+    cards = [read_card(bundle) for bundle in order.bundles]
+    if order.random_weights and all(card.encoder.sha256 != RANDOM for card in cards):
+        names = ", ".join(map(str, order.bundles))
+        raise SettingsError(
+            f"--random-weights: {names} was not fitted on random weights, so nothing would change. "
+            "Leave the option out."
+        )
 
 
 def load_detectors(

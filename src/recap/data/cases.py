@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from recap.config import ReadingSettings
 from recap.data.folder import natural_key, walk
+from recap.data.unread_formats import is_unread_image
 from recap.errors import InputError
 from recap.fetch import unpack_archive
 from recap.io.case import Case
@@ -79,10 +80,11 @@ class Search:
     skipped: tuple[Skipped, ...] = ()
 
 
-def find_cases(paths: Sequence[Path], scratch: Path) -> Search:
+def find_cases(paths: Sequence[Path], scratch: Path, leave_out: Sequence[Path] = ()) -> Search:
     """Find all cases under files, folders and zip archives; names keep the folder structure.
 
-    DICOM slices of one series become one case. Archives are unpacked into `scratch`.
+    DICOM slices of one series become one case. Archives are unpacked into `scratch`. Folders to
+    leave out, such as those that results go to, are not searched.
     """
     cases: list[Found] = []
     skipped: list[Skipped] = []
@@ -90,7 +92,7 @@ def find_cases(paths: Sequence[Path], scratch: Path) -> Search:
         path = Path(path)
         if not path.exists():
             raise InputError(f"{path}: there is no such file or folder.")
-        found = _search(path, scratch)
+        found = _search(path, scratch, leave_out)
         # Two folders may hold the same names.
         prefix = f"{number + 1}-{_folder_name(path)}/" if len(paths) > 1 else ""
         cases += [replace(case, name=prefix + case.name) for case in found.cases]
@@ -100,9 +102,9 @@ def find_cases(paths: Sequence[Path], scratch: Path) -> Search:
     return Search(tuple(_with_unique_names(cases)), tuple(skipped))
 
 
-def _search(path: Path, scratch: Path) -> Search:
+def _search(path: Path, scratch: Path, leave_out: Sequence[Path]) -> Search:
     if path.is_dir():
-        return _search_folder(path)
+        return _search_folder(path, leave_out)
     try:
         if sniff(path) == "zip":
             return _search_zip(path, scratch)
@@ -127,10 +129,10 @@ def _search_zip(path: Path, scratch: Path) -> Search:
     )
 
 
-def _search_folder(root: Path) -> Search:
+def _search_folder(root: Path, leave_out: Sequence[Path] = ()) -> Search:
     formats: dict[Path, Format] = {}
     skipped: list[Skipped] = []
-    for file in sorted(walk(root), key=natural_key):
+    for file in sorted(walk(root, leave_out), key=natural_key):
         kind, reason = _kind(file)
         if reason:
             skipped.append((file, reason))
@@ -159,7 +161,9 @@ def _kind(file: Path) -> tuple[Format, str]:
         kind = sniff(file)
     except InputError as error:
         return "unknown", "" if named_so or file.is_file() else str(error)
-    return kind, "not an image" if kind == "unknown" and not named_so else ""
+    if kind != "unknown" or named_so or is_unread_image(file):
+        return kind, ""
+    return kind, "not an image"
 
 
 def _group_dicom(files: Sequence[Path], root: Path) -> tuple[list[Found], list[Skipped]]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from recap.errors import InputError
+from recap.fetch import sha256_of
 from recap.types import Sample
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp", ".webp")
@@ -117,10 +118,28 @@ def folder_samples(
             f"{len(both)} images are listed as normal and as abnormal "
             f"({name_some(sorted(both))}). Each image can be one only."
         )
+    _refuse_copies([*healthy, *diseased])
     found = {} if masks is None else match_masks(diseased, Path(masks))
     return [Sample(path, abnormal=False, domain=domain) for path in healthy] + [
         Sample(path, abnormal=True, mask=found.get(path), domain=domain) for path in diseased
     ]
+
+
+def _refuse_copies(files: Sequence[Path]) -> None:
+    """One image under two names would count twice, or teach its opposite."""
+    sizes = {file: file.stat().st_size for file in files if file.is_file()}
+    shared = Counter(sizes.values())
+    first: dict[str, Path] = {}
+    for file, size in sizes.items():
+        if size == 0 or shared[size] == 1:  # reading an empty file will tell
+            continue
+        digest = sha256_of(file)
+        if digest in first:
+            raise InputError(
+                f"{file} and {first[digest]} are the same image. Every image counts once, as "
+                "normal or as abnormal: remove one."
+            )
+        first[digest] = file
 
 
 def name_some(paths: Sequence[Path], most: int = 5) -> str:
@@ -129,12 +148,13 @@ def name_some(paths: Sequence[Path], most: int = 5) -> str:
     return names if len(paths) <= most else f"{names}, and {len(paths) - most} more"
 
 
-def walk(root: Path) -> Iterable[Path]:
+def walk(root: Path, leave_out: Iterable[Path] = ()) -> Iterable[Path]:
     """Yield visible files; linked folders are followed, but none is entered twice.
 
-    A folder that cannot be read is an error: passing it over would lose images without a word.
+    Folders below `root` that are to be left out are not entered at all. A folder that cannot be
+    read is an error: passing it over would lose images without a word.
     """
-    seen = set()
+    seen = {folder.resolve() for folder in leave_out}
     for folder, subfolders, files in os.walk(root, onerror=_refuse_folder, followlinks=True):
         seen.add(Path(folder).resolve())
         subfolders[:] = sorted(

@@ -42,6 +42,8 @@ ProblemKind = Literal[
     "duplicate",
 ]
 PLAIN_FOLDERS = ("normal", "abnormal", "masks")
+MARKS_NOTHING = "it marks nothing"
+"""What is wrong with an empty mask."""
 # Each thread holds one decoded image.
 THREADS = min(4, os.cpu_count() or 1)
 Progress = Callable[[int, int, str], None]
@@ -245,7 +247,7 @@ def _mask_problems(path: Path, size_hw: tuple[int, int]) -> Iterable[Problem]:
     if mask.shape != size_hw:
         sizes = " but its image ".join(f"{w}x{h}" for h, w in (mask.shape, size_hw))
         return [Problem("mask of other size", str(path), f"it has {sizes}")]
-    return [] if mask.any() else [Problem("empty mask", str(path), "it marks nothing")]
+    return [] if mask.any() else [Problem("empty mask", str(path), MARKS_NOTHING)]
 
 
 def _add_counts(report: DataReport, found: dict[Split, list[Sample]]) -> None:

@@ -33,7 +33,8 @@ def read_raster(path: str | Path) -> Image:
 def read_mask(path: str | Path) -> BoolArray:
     """Read a lesion mask (H, W): true where any channel is above half of the value range.
 
-    Integer masks stored as 0 and 1 count as well; label maps with larger numbers are refused.
+    A mask of 0 and one other value is true where it is not 0, be that 1 or grey. Label numbers,
+    and several values of which none is above half, are refused: where they cut nobody knows.
     """
     values = _read_values(Path(path))
     if np.issubdtype(values.dtype, np.integer):
@@ -46,7 +47,18 @@ def read_mask(path: str | Path) -> BoolArray:
                 f"{path}: the largest value of this mask is {top}, which looks like label numbers. "
                 f"Save the mask with 0 for healthy and {most} for lesion."
             )
-    return np.asarray(_without_alpha(_to_unit(values, str(path))).max(axis=2) > 0.5)
+    strength = _without_alpha(_to_unit(values, str(path))).max(axis=2)
+    marked = strength > 0.5
+    if marked.any() or not strength.any():
+        return np.asarray(marked)
+    levels = np.unique(strength)
+    if len(levels) == 2 and levels[0] == 0:
+        return np.asarray(strength > 0)
+    raise InputError(
+        f"{path}: the values of this mask reach {levels[0]:.0%} to {levels[-1]:.0%} of full "
+        "brightness, so that it is not clear what they mark. Save it with 0 for healthy and full "
+        "brightness for lesion."
+    )
 
 
 def image_from_array(array: Any, source: str = "array") -> Image:

@@ -12,7 +12,7 @@ from typing import Any
 
 from recap.atomic import replacing
 from recap.extras import require
-from recap.scoring.rows import Row
+from recap.scoring.rows import Row, as_text
 
 Convert = Callable[[str], Any]
 INTEGERS = ("images", "regions", "height", "width")
@@ -45,5 +45,4 @@ def _value(name: str, text: str) -> Any:
         return float(text)
     if name in FLAGS:
         return text == "yes"
-    # File names need not be valid text, but strings of a Parquet file must be.
-    return text.encode("utf-8", errors="replace").decode("utf-8")
+    return as_text(text)

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from recap.config import AnySettings
 from recap.errors import BundleError
+from recap.fetch import sha256_of
 from recap.scoring.calibration import Calibration
 
 if TYPE_CHECKING:
@@ -56,6 +57,8 @@ class Card(BaseModel):
     thumbnails: int = 0
     """How many small pictures of support images lie in the bundle: images of patients, kept only
     where that was asked for."""
+    head_sha256: str | None = None
+    """Of head.safetensors; None in bundles of versions that did not note it."""
 
     @property
     def drawn_scale(self) -> tuple[float, float]:
@@ -95,7 +98,8 @@ def write_bundle(
         (partial / THUMBNAILS).mkdir(exist_ok=True)
         thumbnail_file(partial, number).write_bytes(png)
     count = len(list((partial / THUMBNAILS).glob("*.png")))
-    card = card.model_copy(update={"thumbnails": count})
+    digest = sha256_of(partial / TENSORS)
+    card = card.model_copy(update={"thumbnails": count, "head_sha256": digest})
     (partial / CARD).write_text(card.model_dump_json(indent=2) + "\n", encoding="utf-8")
     _replace(folder, partial)
 
@@ -121,6 +125,10 @@ def _replace(folder: Path, partial: Path) -> None:
 def read_card(folder: Path) -> Card:
     """Read what a bundle says about itself."""
     path = folder / CARD
+    if not folder.exists():
+        raise BundleError(f"{folder}: there is no such bundle. `recap fit --out DIR` makes one.")
+    if not folder.is_dir():
+        raise BundleError(f"{folder} is not a recap bundle but a file; a bundle is a folder.")
     if not path.is_file():
         raise BundleError(
             f"{folder} is not a recap bundle: it has no {CARD}. `recap fit --out DIR` makes one."
@@ -134,19 +142,34 @@ def read_card(folder: Path) -> Card:
             )
         return Card.model_validate(content)
     except (ValidationError, ValueError, OSError) as error:
-        first = str(error).splitlines()[0]
-        raise BundleError(f"{path} is damaged ({first}). Copy the bundle again.") from error
+        raise BundleError(f"{path} is damaged ({_first(error)}). Copy the bundle again.") from error
 
 
-def read_tensors(folder: Path) -> "dict[str, Tensor]":
-    """Read a bundle's numbers."""
+def _first(error: Exception) -> str:
+    """What is wrong in a few words: of several wrong fields, the first."""
+    if not isinstance(error, ValidationError):
+        return str(error).splitlines()[0]
+    wrong = error.errors(include_url=False)[0]
+    field = ".".join(map(str, wrong["loc"])) or "its content"
+    return f"{field}: {wrong['msg']}"
+
+
+def read_tensors(folder: Path, card: Card) -> "dict[str, Tensor]":
+    """Read a bundle's numbers, which must be those that its card was written with."""
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
     path = folder / TENSORS
     try:
-        return load_file(path)
+        tensors = load_file(path)
+        digest = sha256_of(path)
     except (OSError, SafetensorError) as error:
         raise BundleError(
             f"{path} is missing or damaged ({error}). Copy the bundle again."
         ) from error
+    if card.head_sha256 is not None and card.head_sha256 != digest:
+        raise BundleError(
+            f"{path} is damaged: its SHA-256 is {digest[:12]}…, but {CARD} says "
+            f"{card.head_sha256[:12]}…. Copy the bundle again."
+        )
+    return tensors

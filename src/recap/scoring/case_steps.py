@@ -60,9 +60,14 @@ class Run:
         return self.target.out
 
     def has(self, name: str, digest: str) -> bool:
-        """Whether a case is finished, and its files are those that were scored."""
+        """Whether a case is finished, its files are those that were scored, and its results there.
+
+        Somebody may have deleted maps to save space and now wants them back.
+        """
         earlier = self.table.finished.get(name)
         if earlier is None or earlier.sha256 != digest:
+            return False
+        if not all((self.out / file).is_file() for file in earlier.files):
             return False
         return not self.target.incomplete(earlier)
 

@@ -209,7 +209,7 @@ def load_as(
         )
     encoder = _checked(encoder or _find_encoder(folder, card), folder, card)
     model = build(card, encoder)
-    tensors = read_tensors(folder)
+    tensors = read_tensors(folder, card)
     descriptors = _descriptors(tensors.pop(DESCRIPTORS, None), card, folder)
     restore(model, tensors, folder)
     if isinstance(model, ReCAP) and (model.memory is None) != (card.mode == "zero-shot"):
@@ -217,6 +217,8 @@ def load_as(
             f"{folder}: a {card.mode} detector {'needs a' if model.memory is None else 'has no'} "
             "memory. Copy the bundle again."
         )
+    # A digest is of the file, not of the detector, which may be calibrated and saved anew.
+    card = card.model_copy(update={"head_sha256": None})
     return Detector(model.to(device), card, descriptors)
 
 

@@ -1,7 +1,12 @@
-"""scores.csv: one row per case, readable at any time, also after a kill."""
+r"""scores.csv: one row per case, readable at any time, also after a kill.
+
+File names need not be valid UTF-8, but the table must be: a byte that is none stands as Python
+writes it, `\udce9` for E9. A name that has such letters itself has `\udc5c` for their backslash.
+"""
 
 import csv
 import io
+import re
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -46,19 +51,46 @@ class Row:
     regions_table: str = ""
     error: str = ""
 
+    @property
+    def files(self) -> list[str]:
+        """Files of results that it names, within the folder of its table."""
+        named = (self.map, self.overlay, self.table, self.regions_table)
+        return [file for file in named if file]
+
 
 COLUMNS = [field.name for field in fields(Row)]
+_NOT_TEXT = re.compile("[\udc80-\udcff]|\\\\(?=udc[0-9a-f]{2})")
+_ESCAPED = re.compile(r"\\udc([0-9a-f]{2})")
+_BACKSLASH = "5c"
+
+
+def as_text(value: str) -> str:
+    r"""A value that is valid Unicode: bytes of a file name that are none become `\udcXX`."""
+    return _NOT_TEXT.sub(lambda found: rf"\udc{ord(found[0]) & 0xFF:02x}", value)
+
+
+def from_text(value: str) -> str:
+    """The value that `as_text` wrote."""
+    return _ESCAPED.sub(
+        lambda found: "\\" if found[1] == _BACKSLASH else chr(0xDC00 + int(found[1], 16)), value
+    )
+
+
+def _written(row: Row) -> dict[str, str]:
+    return {column: as_text(value) for column, value in asdict(row).items()}
 
 
 def read_rows(path: Path) -> list[Row]:
     """Rows of an earlier run; a line cut short by a kill is left out."""
     if not path.exists():
         return []
+    # A kill may cut a line within a letter.
     with path.open(newline="", encoding="utf-8", errors="surrogateescape") as file:
         lines = csv.DictReader(file)
         if lines.fieldnames != COLUMNS:
             raise InputError(f"{path} was not written by this version. Choose another --out.")
-        return [Row(**line) for line in lines if None not in line.values() and None not in line]
+        whole = [line for line in lines if None not in line.values() and None not in line]
+    return [Row(**{column: from_text(value) for column, value in line.items()}) for line in whole]
 
 
 class OpenTable:
@@ -81,7 +113,7 @@ class OpenTable:
         """Add a new row; from any thread."""
         with self._lock:
             self.rows[row.case] = row
-            self._writer.writerow(asdict(row))
+            self._writer.writerow(_written(row))
             self._file.flush()
 
 
@@ -89,7 +121,7 @@ class OpenTable:
 def appending(path: Path, finished: Mapping[str, Row]) -> Iterator[OpenTable]:
     """Start a table with the rows of earlier runs, and add to it."""
     write_rows(path, finished.values())
-    with path.open("a", newline="", encoding="utf-8", errors="surrogateescape") as file:
+    with path.open("a", newline="", encoding="utf-8") as file:
         yield OpenTable(file, finished)
 
 
@@ -98,13 +130,12 @@ def write_rows(path: Path, rows: Iterable[Row]) -> None:
     with replacing(path) as binary, _as_text(binary) as file:
         writer = csv.DictWriter(file, COLUMNS)
         writer.writeheader()
-        writer.writerows(asdict(row) for row in rows)
+        writer.writerows(_written(row) for row in rows)
 
 
 @contextmanager
 def _as_text(binary: IO[bytes]) -> Iterator[IO[str]]:
-    # File names need not be valid UTF-8.
-    text = io.TextIOWrapper(binary, "utf-8", errors="surrogateescape", newline="")
+    text = io.TextIOWrapper(binary, "utf-8", newline="")
     yield text
     text.flush()
     text.detach()

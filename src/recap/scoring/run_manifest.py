@@ -17,7 +17,7 @@ from recap.scoring.shards import MANIFEST, TABLE, WHOLE, Shard, all_of
 from recap.scoring.stages import Stages
 from recap.scoring.versions import library_versions
 
-_CHANGES_SCORES = "openvino-int8"
+_NOT_TOLD = {"support", "losses", "calibration", "head_sha256"}
 
 
 class RunManifest:
@@ -41,7 +41,10 @@ class RunManifest:
         self._stages = stages
 
     def refuse_other_results(self) -> None:
-        """Results of two detectors, or of files read or decided in two ways, never mix."""
+        """Results of two detectors or runtimes, or of files read or decided in two ways, never mix.
+
+        The float runtimes agree but for rounding; still the manifest could name only one of them.
+        """
         for path in all_of(self._out, MANIFEST):
             self._refuse_other_results(path, self._out)
 
@@ -66,10 +69,10 @@ class RunManifest:
                 "ignore masks. Choose another --out."
             )
         now = self._runtime["runtime"]
-        if runtime != now and _CHANGES_SCORES in (runtime, now):
+        if runtime != now:
             raise InputError(
-                f"{out} holds results of the runtime {runtime}, whose scores differ from those of "
-                f"{now}. Choose another --out."
+                f"{out} holds results of the runtime {runtime}, but this run would score with "
+                f"{now}. Pass --runtime {runtime} to go on, or choose another --out."
             )
 
     def write(self, status: str, rows: Sequence[Row]) -> None:
@@ -87,7 +90,7 @@ class RunManifest:
             "started_unix": round(self._started, 3),
             "versions": {**library_versions(), "python": platform.python_version()},
             "runtime": self._runtime,
-            "bundle": card.model_dump(mode="json", exclude={"support", "losses", "calibration"}),
+            "bundle": card.model_dump(mode="json", exclude=_NOT_TOLD),
             "reading": self._reading,
             "decisions": self._decided,
             "maps": {

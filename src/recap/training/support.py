@@ -14,6 +14,7 @@ from torch import Tensor
 
 from recap.config import ReadingSettings
 from recap.data.folder import folder_samples
+from recap.data.inspect import MARKS_NOTHING
 from recap.data.supports import support_hashes
 from recap.errors import InputError
 from recap.io import image_from_array, read_image, read_mask
@@ -42,6 +43,7 @@ def load_support(
     for sample, record in zip(samples, support_hashes(samples), strict=True):
         image = read_image(sample.path, reading)
         mask = None if sample.mask is None else read_mask_of(image, sample.mask)
+        _refuse_empty(mask, f"{sample.mask}")
         loaded.append(SupportImage(image, sample.abnormal, mask, record))
     return loaded
 
@@ -125,6 +127,7 @@ def _from_array(array: Any, mask: Any, abnormal: bool, name: str) -> SupportImag
     lesion = None if mask is None else np.asarray(mask).astype(bool)
     if lesion is not None and lesion.shape != image.size_hw:
         raise InputError(f"{name}: its mask has shape {lesion.shape}, the image {image.size_hw}.")
+    _refuse_empty(lesion, f"{name}, its mask")
     mask_digest = None if lesion is None else hashlib.sha256(lesion.tobytes()).hexdigest()
     record: dict[str, str | None] = {
         "name": name,
@@ -133,6 +136,15 @@ def _from_array(array: Any, mask: Any, abnormal: bool, name: str) -> SupportImag
         "mask_sha256": mask_digest,
     }
     return SupportImage(image, abnormal, lesion, record)
+
+
+def _refuse_empty(mask: BoolArray | None, name: str) -> None:
+    """A lesion that is marked nowhere would teach that it is healthy tissue."""
+    if mask is not None and not mask.any():
+        raise InputError(
+            f"{name}: {MARKS_NOTHING}. Mark the lesion, or leave the image out; without lesions it "
+            "is a normal image."
+        )
 
 
 def read_mask_of(image: Image, path: Path) -> BoolArray:
