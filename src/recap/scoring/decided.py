@@ -12,6 +12,7 @@ from recap.scoring.detector import Detector
 from recap.scoring.outputs import save_regions
 from recap.scoring.regions import IgnoreMasks, case_regions
 from recap.scoring.rows import number_text
+from recap.types import Decision
 
 
 def decision_columns(
@@ -38,9 +39,13 @@ def decision_columns(
     decision = prediction.decision
     if decision is None:
         return {**columns, "rule": detector.undecided(case.kind, reading)}
+    return {**columns, **columns_of(decision)}
+
+
+def columns_of(decision: Decision) -> dict[str, str]:
+    """A decision as columns of a table of scores."""
     looked_at = decision.domain_p_value is not None
     return {
-        **columns,
         "p_value": number_text(decision.p_value),
         "decision": verdict(decision),
         "probability": number_text(decision.probability),

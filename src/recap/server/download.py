@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from recap.scoring.calibration import verdict
+from recap.scoring.decided import columns_of
 from recap.scoring.rows import number_text
 from recap.server.results import MAPS, RESULT, VOLUME, Result
 from recap.types import Decision
@@ -112,15 +112,7 @@ def _measured(case: dict[str, Any]) -> dict[str, str]:
 def _decided(case: dict[str, Any]) -> dict[str, str]:
     if case["decision"] is None:
         return {"rule": case["undecided"]}
-    decision = Decision(**case["decision"])
-    looked_at = decision.domain_p_value is not None
-    return {
-        "p_value": number_text(decision.p_value),
-        "decision": verdict(decision),
-        "probability": number_text(decision.probability),
-        "in_domain": ("yes" if decision.in_domain else "no") if looked_at else "",
-        "rule": decision.rule,
-    }
+    return columns_of(Decision(**case["decision"]))
 
 
 def file_name(name: str) -> str:
