@@ -34,14 +34,19 @@ DOTS = [(0.5, 0.5), (0.29, 0.63), (0.06, 0.07), (0.05, 0.94), (0.93, 0.06), (0.9
     scope="module", params=["tiny", pytest.param("dinov2-small", marks=pytest.mark.slow)]
 )
 def settings(request, tiny_folder):
-    """Few patches with a random encoder, or the default encoder as it is."""
+    """Few patches with a random encoder, or the default encoder as it is.
+
+    Nothing is trained: where a map puts what it sees is the way's doing, not the head's.
+    """
+    untrained = {"made_up_lesions": False}
     if request.param == "tiny":
-        return recap.resolve_settings(encoder={"name": str(tiny_folder), "input_px": 140})
+        encoder = {"name": str(tiny_folder), "input_px": 140}
+        return recap.resolve_settings(encoder=encoder, training=untrained)
     try:
         locate(request.param)
     except WeightsError as error:
         pytest.skip(f"needs the real weights: {error}")
-    return recap.resolve_settings()
+    return recap.resolve_settings(training=untrained)
 
 
 def patch_of(shape, settings):
