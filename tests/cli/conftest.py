@@ -1,47 +1,13 @@
-"""Commands run in this process, as `recap` runs them."""
+"""What commands are tried on: phantoms and the tiny encoder."""
 
-import sys
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from own_process import command  # noqa: F401
 from quick_encoder import encoder_read_once  # noqa: F401
 from recap.data import write_phantoms
 from recap.data.benchmark import Domain
-
-
-@dataclass(frozen=True)
-class Result:
-    """What a command did."""
-
-    code: int
-    out: str
-    err: str
-
-
-Command = Callable[..., Result]
-
-
-@pytest.fixture
-def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
-    """command("fit", "--out", path): exit code, stdout and stderr."""
-    from recap.cli.main import main
-
-    def run(*arguments: Any) -> Result:
-        monkeypatch.setattr(sys, "argv", ["recap", *map(str, arguments)])
-        capsys.readouterr()
-        code: Any = 0
-        try:
-            main()
-        except SystemExit as end:
-            code = end.code or 0
-        captured = capsys.readouterr()
-        return Result(code, captured.out, captured.err)
-
-    return run
 
 
 @pytest.fixture(scope="session")

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from own_process import command  # noqa: F401
 from recap.data import write_phantoms
 from recap.data.benchmark import Domain
 
@@ -27,9 +28,9 @@ def run_module(offline: dict[str, str]) -> Run:
     """run_module("recap", "fit", …): what `python -m recap fit …` does."""
 
     def run(*arguments: Any) -> "subprocess.CompletedProcess[str]":
-        command = [sys.executable, "-m", *map(str, arguments)]
+        call = [sys.executable, "-m", *map(str, arguments)]
         return subprocess.run(
-            command, env=offline, capture_output=True, text=True, check=False, timeout=240
+            call, env=offline, capture_output=True, text=True, check=False, timeout=240
         )
 
     return run

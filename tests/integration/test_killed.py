@@ -13,15 +13,15 @@ def files(bundle):
     return {path.name: path.read_bytes() for path in bundle.iterdir()}
 
 
-def test_a_killed_fit_ends_with_the_same_bytes(run_module, offline, brain, tiny_folder, tmp_path):
+def test_a_killed_fit_ends_with_the_same_bytes(command, offline, brain, tiny_folder, tmp_path):
     valid = brain.root / "valid"
-    fit = ["recap", "fit", "--normal", valid / "good", "--abnormal", valid / "Ungood" / "img",
+    fit = ["fit", "--normal", valid / "good", "--abnormal", valid / "Ungood" / "img",
            "--encoder", tiny_folder]  # fmt: skip
-    for setting in ("encoder.input_px=70", "training.epochs=12"):
+    for setting in ("encoder.input_px=70", "training.epochs=6"):
         fit += ["--set", setting]
     out, work = tmp_path / "killed", tmp_path / "killed.partial"
-    command = [sys.executable, "-m", *map(str, fit), "--out", str(out)]
-    process = subprocess.Popen(command, env=offline, stderr=subprocess.DEVNULL)
+    doomed = [sys.executable, "-m", "recap", *map(str, fit), "--out", str(out)]
+    process = subprocess.Popen(doomed, env=offline, stderr=subprocess.DEVNULL)
     deadline = time.monotonic() + 120
     while not (work / "tokens.json").exists() and process.poll() is None:
         assert time.monotonic() < deadline
@@ -30,9 +30,9 @@ def test_a_killed_fit_ends_with_the_same_bytes(run_module, offline, brain, tiny_
     process.wait()
     assert not out.exists()
     assert work.exists()
-    resumed = run_module(*fit, "--out", out)
-    assert resumed.returncode == 0, resumed.stderr
-    whole = run_module(*fit, "--out", tmp_path / "whole")
-    assert whole.returncode == 0, whole.stderr
+    resumed = command(*fit, "--out", out)
+    assert resumed.code == 0, resumed.err
+    whole = command(*fit, "--out", tmp_path / "whole")
+    assert whole.code == 0, whole.err
     assert files(out) == files(tmp_path / "whole")
     assert not work.exists()

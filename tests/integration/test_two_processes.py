@@ -9,7 +9,7 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.mark.parametrize("masks", [True, False])
-def test_two_processes_equal_one(masks, run_module, brain, tiny_folder, tmp_path):
+def test_two_processes_equal_one(masks, command, run_module, brain, tiny_folder, tmp_path):
     pytest.importorskip("accelerate")
     valid = brain.root / "valid"
     options = ["--normal", valid / "good", "--abnormal", valid / "Ungood" / "img"]
@@ -20,8 +20,8 @@ def test_two_processes_equal_one(masks, run_module, brain, tiny_folder, tmp_path
     for setting in ("encoder.input_px=70", "training.augment=false", "training.epochs=4",
                     "training.batch_size=4", "model.logit_scale=10"):  # fmt: skip
         options += ["--set", setting]
-    alone = run_module("recap", "fit", *options, "--out", tmp_path / "one")
-    assert alone.returncode == 0, alone.stderr
+    alone = command("fit", *options, "--out", tmp_path / "one")
+    assert alone.code == 0, alone.err
     launch = ["accelerate.commands.launch", "--cpu", "--num_processes", 2, "--num_machines", 1,
               "--mixed_precision", "no", "--dynamo_backend", "no", "--main_process_port", 0,
               "--module"]  # fmt: skip
