@@ -21,7 +21,6 @@ class Checkpoint:
     def __init__(self, folder: Path, fingerprint: str) -> None:
         self.folder = folder
         self._file = folder / "checkpoint.safetensors"
-        self._fingerprint = fingerprint
         owner = folder / "fingerprint"
         if owner.exists() and owner.read_text(encoding="utf-8") != fingerprint:
             raise OtherFitError(
