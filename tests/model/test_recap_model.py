@@ -15,8 +15,9 @@ from recap.encoders.vit import Encoder
 from recap.model.build import build_model
 from recap.model.maps import interpolation_matrix
 from recap.model.memory import build_memory
-from recap.model.recap import DET, SEG, ReCAP, Tokens
+from recap.model.recap import ReCAP
 from recap.model.scorer import Output
+from recap.model.tokens import DET, SEG, Tokens
 from recap.training.objective import Batch, Objective
 
 MakeModel = Callable[..., ReCAP]

@@ -12,7 +12,8 @@ from torch import Tensor
 from recap.errors import SettingsError
 from recap.model.appearance import appearance, solve_appearance
 from recap.model.maps import upsample
-from recap.model.recap import DET, SEG, ReCAP, Tokens
+from recap.model.recap import ReCAP
+from recap.model.tokens import DET, SEG, Tokens
 from recap.training.objective import Batch, Objective
 
 MakeModel = Callable[..., ReCAP]

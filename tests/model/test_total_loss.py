@@ -9,7 +9,8 @@ import slow_model
 import torch
 from torch import Tensor
 
-from recap.model.recap import DET, SEG, ReCAP
+from recap.model.recap import ReCAP
+from recap.model.tokens import DET, SEG
 from recap.training.objective import Batch, LossTerms, Objective, distance_to_others
 
 MakeModel = Callable[..., ReCAP]

@@ -12,7 +12,8 @@ from recap.errors import InputError
 from recap.model.appearance import appearance, solve_appearance
 from recap.model.build import new_model
 from recap.model.join import join_heads
-from recap.model.recap import ReCAP, Teacher, Tokens
+from recap.model.recap import ReCAP, Teacher
+from recap.model.tokens import Tokens
 from recap.scoring.detector import Detector
 from recap.training.assemble import MAPS_FROM_LESIONS, assemble, fingerprint
 from recap.training.checkpoint import Checkpoint

@@ -10,7 +10,8 @@ from recap.config import Settings
 from recap.data.augment import COPIES, augment
 from recap.errors import SettingsError
 from recap.model.principal import Spread
-from recap.model.recap import ReCAP, Tokens, concatenate
+from recap.model.recap import ReCAP
+from recap.model.tokens import Tokens, concatenate
 from recap.training.checkpoint import Checkpoint
 from recap.training.devices import process_count
 from recap.training.loop import TrainingSet, train

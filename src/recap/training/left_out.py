@@ -7,7 +7,8 @@ from torch import Tensor
 
 from recap.model.appearance import appearance_evidence, solve_appearance
 from recap.model.memory import nearest_distance
-from recap.model.recap import DET, SEG, ReCAP, Tokens
+from recap.model.recap import ReCAP
+from recap.model.tokens import DET, SEG, Tokens, image_count, one_image
 
 _SAME_ROW = 1 - 1e-6
 
@@ -16,12 +17,12 @@ _SAME_ROW = 1 - 1e-6
 def normal_distance(model: ReCAP, normal: Tokens, remembered: Tokens) -> Tensor | None:
     """Mean and deviation (2, L) of normal patches' distances to other images; None if there are
     none, or if all are the same."""
-    images = len(normal[0][DET])
+    images = image_count(normal)
     if images < 2:
         return None
     found = []
     for index in range(images):
-        image: Tokens = [(seg[index : index + 1], det[index : index + 1]) for seg, det in normal]
+        image = one_image(normal, index)
         distances = distances_to_others(model, image, remembered, index, images)
         if distances is None:
             return None
@@ -56,7 +57,7 @@ def distances_to_others(
     all copies of each. A coreset may hold nothing of the others.
     """
     assert model.memory is not None
-    copies = len(remembered[0][0]) // images
+    copies = image_count(remembered) // images
     own = slice(index * copies, (index + 1) * copies)
     layers = []
     for tokens, made_of, rows in zip(image, remembered, model.memory, strict=True):

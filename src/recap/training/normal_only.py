@@ -14,7 +14,8 @@ from torch import Tensor
 from recap.config import Settings
 from recap.encoders.vit import Encoder
 from recap.model.build import new_model
-from recap.model.recap import ReCAP, Tokens, concatenate
+from recap.model.recap import ReCAP
+from recap.model.tokens import Tokens, concatenate
 from recap.scoring.detector import Detector
 from recap.training.assemble import assemble, fingerprint
 from recap.training.checkpoint import Checkpoint

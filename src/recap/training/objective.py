@@ -10,8 +10,9 @@ from torch import Tensor, nn
 from recap.config import Settings
 from recap.model.losses import detection_loss, segmentation_loss, separation_loss
 from recap.model.margins import adapted_margins
-from recap.model.recap import DET, SEG, ReCAP, Tokens
+from recap.model.recap import ReCAP
 from recap.model.scorer import BranchOutput
+from recap.model.tokens import DET, SEG, Tokens
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,8 @@ from recap.io import read_image
 from recap.io.resize import SquareResize
 from recap.model.build import new_model
 from recap.model.class_tokens import class_vectors, solve_sources
-from recap.model.recap import ReCAP, Teacher, Tokens, concatenate
+from recap.model.recap import ReCAP, Teacher
+from recap.model.tokens import Tokens, concatenate
 from recap.scoring.detector import Detector
 from recap.training import display
 from recap.training.assemble import assemble, fingerprint
