@@ -222,7 +222,7 @@ def test_inference_then_training_in_one_process(
         origin=torch.arange(3),
     )
     optimiser = torch.optim.Adam([p for p in model.parameters() if p.requires_grad], lr=1e-3)
-    Objective(model, model.settings)(batch).total.backward()
+    Objective(model)(batch).total.backward()
     optimiser.step()
     with torch.inference_mode():
         assert not torch.equal(model(pixels).score, before)

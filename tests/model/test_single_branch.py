@@ -157,7 +157,7 @@ def test_each_image_teaches_what_it_can(
             has_mask=torch.tensor(has_mask),
             origin=torch.arange(3),
         )
-        return Objective(model, model.settings)(batch).stacked().tolist()
+        return Objective(model)(batch).stacked().tolist()
 
     labels = [False, True, True]
     _, seg_all, det_all, _ = terms([True] * 3, labels)

@@ -30,7 +30,7 @@ from recap.peers.registry import Peer, find_peer
 from recap.scoring.bundle import Mode
 from recap.scoring.detector import Detector
 from recap.training.assemble import assemble, fingerprint
-from recap.training.checkpoint import Checkpoint
+from recap.training.checkpoint import Checkpoint, open_checkpoint
 from recap.training.devices import choose_device
 from recap.training.prefix_store import PrefixStore
 from recap.training.progress import Progress, silent
@@ -146,7 +146,7 @@ def _fit(
         encoder = encoder or encoder_of(peer, settings.encoder, settings.seed)
         model: Scorer = module.build(encoder, options).to(choose_device(device))
         mark = fingerprint(mode, settings, encoder, records)
-        checkpoint = Checkpoint(work_dir, mark) if work_dir else None
+        checkpoint = open_checkpoint(work_dir, mark)
         images = images_at(encoder.input_px)
         job = Job(settings, options, mode == "zero-shot", progress, checkpoint, work_dir, target)
         fitted: Fitted = module.fit(model, images, job)

@@ -66,6 +66,11 @@ class Checkpoint:
         return epoch, losses
 
 
+def open_checkpoint(work_dir: Path | None, fingerprint: str) -> Checkpoint | None:
+    """The training state in the folder for unfinished work, if there is such a folder."""
+    return None if work_dir is None else Checkpoint(work_dir, fingerprint)
+
+
 def _trained(model: nn.Module) -> list[tuple[str, torch.nn.Parameter]]:
     return [(name, p) for name, p in model.named_parameters() if p.requires_grad]
 
