@@ -2,11 +2,10 @@
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from recap.model.edges import find_edges, finish_map
-from recap.model.memory import nearest_distance
+from recap.model.memory import build_memory, nearest_distance
 from recap.model.recap import ReCAP
 from recap.model.scorer import BranchOutput
 from recap.model.tokens import Tokens, image_count, one_image
@@ -43,8 +42,7 @@ def _map_without_itself(model: ReCAP, normal: Tokens, pixels: Tensor, index: int
     others = [i for i in range(image_count(normal)) if i != index]
     distances = []
     for (seg, _), (all_seg, _) in zip(image, normal, strict=True):
-        rows = F.normalize(all_seg[others].flatten(0, 1), dim=-1)
-        distance = nearest_distance(seg, rows)
+        distance = nearest_distance(seg, build_memory(all_seg[others]))
         distances.append(torch.stack([distance, distance]))
     memory = model.pool_distances(torch.stack(distances))
     prototype: BranchOutput | None = None

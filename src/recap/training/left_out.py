@@ -2,11 +2,10 @@
 and what a regression on the others makes of them."""
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from recap.model.appearance import appearance_evidence, solve_appearance
-from recap.model.memory import nearest_distance
+from recap.model.memory import build_memory, nearest_distance
 from recap.model.recap import ReCAP
 from recap.model.tokens import DET, SEG, Tokens, image_count, one_image
 
@@ -79,5 +78,5 @@ def _rows_of_others(rows: Tensor, made_of: Tensor, own: slice) -> Tensor:
     if len(rows) == made_of.shape[0] * patches:
         return torch.cat([rows[: own.start * patches], rows[own.stop * patches :]])
     # A coreset has lost the order, but its rows are still the tokens themselves.
-    mine = F.normalize(made_of[own].flatten(0, 1), dim=-1)
+    mine = build_memory(made_of[own])
     return rows[(rows @ mine.T).amax(dim=-1) < _SAME_ROW]
