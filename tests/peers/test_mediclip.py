@@ -105,7 +105,7 @@ def test_fixed_variants_are_encoded_once_and_fresh_ones_every_time(
         return original(self, pixels)
 
     monkeypatch.setattr(Encoder, "compute_taps", counted)
-    monkeypatch.setattr("recap.peers.fitting.map_scale", lambda model, images: (0.0, 1.0))
+    monkeypatch.setattr("recap.peers.fitting.scale_of_images", lambda model, images: (0.0, 1.0))
     fit_few_shot(make_support(2, 0), settings(epochs=4))
     assert len(seen) == 2 * 3 + 1  # and one to learn the shape of the tokens
     seen.clear()

@@ -14,7 +14,7 @@ from recap.errors import InputError, SettingsError
 from recap.model.maps import interpolation_matrix
 from recap.peers import patchcore_memory
 from recap.peers.fitting import fit_few_shot, fit_zero_shot
-from recap.peers.held_out import held_out_scale
+from recap.peers.map_scale import held_out_scale
 from recap.peers.patchcore import Options, average_neighbours, build, middle_layers
 from recap.peers.patchcore_memory import (
     coreset_rows,

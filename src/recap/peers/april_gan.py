@@ -23,7 +23,7 @@ from recap.model.scorer import Output, Scorer
 from recap.peers.fitting import Fitted, Job
 from recap.peers.images import LabelledImages
 from recap.peers.learned_prompts import text_channels
-from recap.peers.memory_scale import scale_without_own_rows
+from recap.peers.map_scale import scale_without_own_rows
 from recap.peers.prompts import anchors_of, features_of, tower_for
 from recap.peers.training import train
 from recap.training.prefix_store import PrefixStore

@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from recap.config import EncoderSettings, PeerSettings
@@ -26,6 +25,7 @@ from recap.encoders.vit import Encoder
 from recap.errors import InputError
 from recap.model.scorer import Scorer
 from recap.peers.images import LabelledImages, source_images, support_images
+from recap.peers.map_scale import scale_of_images
 from recap.peers.registry import Peer, find_peer
 from recap.scoring.bundle import Mode
 from recap.scoring.detector import Detector
@@ -151,7 +151,7 @@ def _fit(
         job = Job(settings, options, mode == "zero-shot", progress, checkpoint, work_dir, target)
         fitted: Fitted = module.fit(model, images, job)
     model.eval()
-    scale = fitted.map_scale or map_scale(model, images)
+    scale = fitted.map_scale or scale_of_images(model, images)
     statement = module.STATEMENT
     if peer.extends(job.zero_shot):
         shots = "Zero-shot" if job.zero_shot else "Few-shot"
@@ -165,13 +165,3 @@ def encoder_of(peer: Peer, settings: EncoderSettings, seed: int) -> Any:
         peer.module, "load_encoder", load_encoder
     )
     return own(settings, seed)
-
-
-@torch.no_grad()
-def map_scale(model: Scorer, images: LabelledImages, most: int = 16) -> tuple[float, float]:
-    """Maps are drawn from the 90th percentile of normal pixels, at full strength from where the
-    most abnormal of them would be if it were as far above again."""
-    chosen = images.positions(abnormal=False)[:most]
-    maps = [model(images.stack([i]).to(model.device)).map[0].cpu().numpy() for i in chosen]
-    low, high = np.quantile(np.stack(maps), (0.90, 1.0))
-    return float(low), float(high + max(high - low, 1e-3))

@@ -19,7 +19,7 @@ from recap.model.memory import build_memory, nearest_distance
 from recap.model.scorer import Output, Scorer
 from recap.peers.fitting import Fitted, Job
 from recap.peers.images import LabelledImages
-from recap.peers.memory_scale import scale_without_own_rows
+from recap.peers.map_scale import scale_without_own_rows
 from recap.peers.training import train
 from recap.training.prefix_store import PrefixStore
 
