@@ -165,11 +165,8 @@ def _train(
         loss,
         torch.optim.Adam(model.heads.parameters(), lr=options.learning_rate, betas=BETAS),
         len(supervised),
+        job,
         epochs=epochs,
-        batch_size=options.batch_size,
-        seed=job.settings.seed,
-        progress=job.progress,
-        checkpoint=job.checkpoint,
     )
 
 

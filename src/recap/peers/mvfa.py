@@ -222,11 +222,8 @@ def _train(
         loss,
         torch.optim.Adam(trained, lr=rate, betas=BETAS),
         len(images),
+        job,
         epochs=options.epochs,
-        batch_size=options.batch_size,
-        seed=job.settings.seed,
-        progress=job.progress,
-        checkpoint=job.checkpoint,
         clip=(trained, options.clip_norm) if options.clip_norm else None,
     )
 

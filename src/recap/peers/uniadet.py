@@ -170,9 +170,6 @@ def _train(model: UniADet, images: LabelledImages, tokens: PrefixStore, job: Job
         loss,
         torch.optim.Adam([model.weights], lr=options.learning_rate, betas=BETAS),
         len(images),
+        job,
         epochs=options.epochs or (ZERO_SHOT_EPOCHS if job.zero_shot else FEW_SHOT_EPOCHS),
-        batch_size=options.batch_size,
-        seed=job.settings.seed,
-        progress=job.progress,
-        checkpoint=job.checkpoint,
     )
