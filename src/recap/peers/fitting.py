@@ -14,7 +14,7 @@ A method with a backbone of its own also has `load_encoder(settings, seed)`.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 import torch
 
@@ -73,15 +73,21 @@ class Fitted:
     """Map values drawn from nothing to full strength; None: from the maps of the normal images."""
 
 
+class Where(TypedDict, total=False):
+    """Where a method is fitted, and who hears of it; the same for every way of fitting."""
+
+    work_dir: Path | None
+    device: str
+    progress: Progress
+    encoder: Any
+
+
 def fit_few_shot(
     support: Sequence[SupportImage],
     settings: PeerSettings,
     *,
-    work_dir: Path | None = None,
-    device: str = "auto",
-    progress: Progress = silent,
-    encoder: Any = None,
     domain: str = "",
+    **where: Unpack[Where],
 ) -> Detector:
     """Fit on the target's own images; `domain` names what they show, for methods with text."""
     peer = find_peer(settings.method)
@@ -92,41 +98,27 @@ def fit_few_shot(
         raise InputError(f"{peer.title} needs abnormal images too. Give some with --abnormal.")
     records: list[dict[str, Any]] = [dict(item.record) for item in ordered]
     mode: Mode = "few-shot" if any(item.abnormal for item in ordered) else "normal-only"
-    return _fit(
-        peer,
-        settings,
-        mode,
-        records,
-        lambda size: support_images(ordered, size, domain),
-        domain,
-        (work_dir, device, progress, encoder),
-    )
+
+    def images(size_px: int) -> LabelledImages:
+        return support_images(ordered, size_px, domain)
+
+    return _fit(peer, settings, mode, records, images, domain, **where)
 
 
 def fit_zero_shot(
-    sources: Sequence[Domain],
-    settings: PeerSettings,
-    *,
-    work_dir: Path | None = None,
-    device: str = "auto",
-    progress: Progress = silent,
-    encoder: Any = None,
-    domain: str = "",
+    sources: Sequence[Domain], settings: PeerSettings, *, domain: str = "", **where: Unpack[Where]
 ) -> Detector:
     """Fit on the pools of other domains; `domain` names the one that will be scored."""
     peer = find_peer(settings.method)
     if peer.zero_shot == "no":
         raise InputError(f"{peer.title} has no zero-shot form: it needs images of the target.")
     samples = source_samples(sources, "pool")
-    return _fit(
-        peer,
-        settings,
-        "zero-shot",
-        [dict(record) for record in source_records(samples)],
-        lambda size: source_images(samples, size, settings.reading),
-        domain,
-        (work_dir, device, progress, encoder),
-    )
+    records: list[dict[str, Any]] = [dict(record) for record in source_records(samples)]
+
+    def images(size_px: int) -> LabelledImages:
+        return source_images(samples, size_px, settings.reading)
+
+    return _fit(peer, settings, "zero-shot", records, images, domain, **where)
 
 
 def _fit(
@@ -136,9 +128,12 @@ def _fit(
     records: list[dict[str, Any]],
     images_at: Callable[[int], LabelledImages],
     target: str,
-    where: tuple[Path | None, str, Progress, Any],
+    *,
+    work_dir: Path | None = None,
+    device: str = "auto",
+    progress: Progress = silent,
+    encoder: Any = None,
 ) -> Detector:
-    work_dir, device, progress, encoder = where
     module = peer.module
     options = module.Options(**settings.options)
     with torch.random.fork_rng():
