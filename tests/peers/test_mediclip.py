@@ -8,7 +8,6 @@ from holds import check_batches, check_saved, check_seeds_and_interruption
 
 from recap.encoders.registry import ENCODERS
 from recap.encoders.vit import Encoder
-from recap.errors import WeightsError
 from recap.peers import mediclip
 from recap.peers.fitting import fit_few_shot, fit_zero_shot
 from recap.peers.learned_prompts import LearnedPrompts
@@ -164,12 +163,6 @@ def test_prompts_stand_behind_their_context(settings, make_support, monkeypatch)
     monkeypatch.setattr(LearnedPrompts, "__init__", record)
     fit_few_shot(make_support(), settings(epochs=1))
     assert made == [((NORMAL, ABNORMAL), ("end",), True)]
-
-
-def test_an_encoder_without_text(make_support, tiny_folder):
-    without = resolve_peer("mediclip", encoder={"name": str(tiny_folder), "input_px": 70})
-    with pytest.raises(WeightsError, match="no text tower"):
-        fit_few_shot(make_support(), without)
 
 
 @pytest.mark.slow
