@@ -16,8 +16,8 @@ from recap.config import Settings, settings_from_dict
 from recap.encoders.load import load_encoder
 from recap.encoders.vit import Encoder
 from recap.errors import InputError
+from recap.progress import Progress, silent
 from recap.training.devices import choose_device
-from recap.training.progress import Progress, silent
 
 
 class Contender(NamedTuple):

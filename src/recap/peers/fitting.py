@@ -27,13 +27,13 @@ from recap.model.scorer import Scorer
 from recap.peers.images import LabelledImages, source_images, support_images
 from recap.peers.map_scale import scale_of_images
 from recap.peers.registry import Peer, find_peer
+from recap.progress import Progress, silent
 from recap.scoring.bundle import Mode
 from recap.scoring.detector import Detector
 from recap.training.assemble import assemble, fingerprint
 from recap.training.checkpoint import Checkpoint, open_checkpoint
 from recap.training.devices import choose_device
 from recap.training.prefix_store import PrefixStore
-from recap.training.progress import Progress, silent
 from recap.training.support import SupportImage
 from recap.training.zeroshot import source_records, source_samples
 

@@ -7,7 +7,7 @@ interrupted run goes on where it stopped.
 """
 
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from functools import partial
@@ -16,6 +16,7 @@ from pathlib import Path
 from recap.config import ReadingSettings
 from recap.data.cases import Found
 from recap.errors import RecapError
+from recap.progress import Progress, silent
 from recap.scoring.case_steps import (
     Draw,
     Opened,
@@ -40,7 +41,6 @@ from recap.scoring.shards import TABLE, WHOLE, Shard, finished_rows
 from recap.scoring.stages import Stages
 
 PARTS = "parts"
-Progress = Callable[[str, int, int, str], None]
 
 
 def score_to_folder(
@@ -48,7 +48,7 @@ def score_to_folder(
     cases: Sequence[Found],
     out: Path,
     draw: Draw,
-    progress: Progress = lambda stage, done, total, name: None,
+    progress: Progress = silent,
     reading: ReadingSettings | None = None,
     ignore: Path | None = None,
     workers: int | None = None,
@@ -65,7 +65,7 @@ def score_to_folder(
 def score_to_folders(
     targets: Sequence[Target],
     cases: Sequence[Found],
-    progress: Progress = lambda stage, done, total, name: None,
+    progress: Progress = silent,
     reading: ReadingSettings | None = None,
     ignore: Path | None = None,
     *,

@@ -17,6 +17,7 @@ from recap.errors import InputError, RecapError, SettingsError
 from recap.fetch import sha256_of
 from recap.io import Case, image_from_array
 from recap.io.case import CaseKind
+from recap.progress import Progress, silent
 from recap.scoring.calibration import (
     DEFAULT_FPR,
     DEFAULT_SENSITIVITY,
@@ -29,8 +30,6 @@ from recap.scoring.detector import Detector
 from recap.scoring.domain_guard import domain_range
 from recap.scoring.operating_points import PointName
 from recap.types import FloatArray, Image
-
-Progress = Callable[[str, int, int, str], None]
 
 
 @dataclass(frozen=True)
@@ -78,7 +77,7 @@ def calibrate(
     sensitivity: float = DEFAULT_SENSITIVITY,
     decide_by: PointName = "fpr",
     reading: ReadingSettings | None = None,
-    progress: Progress = lambda stage, done, total, name: None,
+    progress: Progress = silent,
 ) -> Calibrated:
     """Calibrate on images of known label that the detector was not fitted on.
 

@@ -14,6 +14,7 @@ from recap.model.build import new_model
 from recap.model.join import join_heads
 from recap.model.recap import ReCAP, Teacher
 from recap.model.tokens import Tokens
+from recap.progress import Progress, silent
 from recap.scoring.detector import Detector
 from recap.training.assemble import MAPS_FROM_LESIONS, assemble, fingerprint
 from recap.training.checkpoint import open_checkpoint
@@ -39,7 +40,6 @@ from recap.training.lesion_head import (
 from recap.training.loop import TrainingSet
 from recap.training.normal_only import fit_normal_only
 from recap.training.prefix_store import PrefixStore, SomeOf
-from recap.training.progress import Progress, silent
 from recap.training.support import (
     SupportImage,
     spread_over,

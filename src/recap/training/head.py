@@ -12,12 +12,12 @@ from recap.errors import SettingsError
 from recap.model.principal import Spread
 from recap.model.recap import ReCAP
 from recap.model.tokens import Tokens, concatenate
+from recap.progress import Progress
 from recap.training.checkpoint import Checkpoint
 from recap.training.devices import process_count
 from recap.training.loop import TrainingSet, train
 from recap.training.objective import Objective
 from recap.training.prefix_store import PrefixStore, PrefixTokens
-from recap.training.progress import Progress
 
 LEARNING_RATE = 1e-3
 

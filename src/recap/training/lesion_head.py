@@ -8,11 +8,11 @@ from torch import Tensor
 
 from recap.config import Settings
 from recap.model.recap import ReCAP
+from recap.progress import Progress
 from recap.training.checkpoint import Checkpoint
 from recap.training.head import copies_of, train_head, training_set
 from recap.training.made_up import make_lesions
 from recap.training.prefix_store import PrefixTokens
-from recap.training.progress import Progress
 
 MOST_TEACHING = 4
 """Images that get lesions, spread over all that are given. More take longer, and what adapters then

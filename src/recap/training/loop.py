@@ -12,11 +12,11 @@ from torch.optim import Adam
 
 from recap.config import TrainingSettings
 from recap.errors import TrainingError
+from recap.progress import Progress
 from recap.training.checkpoint import Checkpoint
 from recap.training.devices import Workers, is_main_process
 from recap.training.objective import Batch, Objective
 from recap.training.prefix_store import PrefixTokens
-from recap.training.progress import Progress
 
 BETAS = (0.5, 0.999)
 SAVE_EVERY_S = 10.0

@@ -16,6 +16,7 @@ from recap.encoders.vit import Encoder
 from recap.model.build import new_model
 from recap.model.recap import ReCAP
 from recap.model.tokens import Tokens, concatenate
+from recap.progress import Progress
 from recap.scoring.detector import Detector
 from recap.training.assemble import assemble, fingerprint
 from recap.training.checkpoint import open_checkpoint
@@ -24,7 +25,6 @@ from recap.training.display import map_scale
 from recap.training.estimate import with_estimate
 from recap.training.head import frozen_tokens, with_copies
 from recap.training.lesion_head import MOST_TEACHING, lesions_on, train_on_lesions
-from recap.training.progress import Progress
 from recap.training.support import SupportImage, spread_over, stack_support, support_records
 
 

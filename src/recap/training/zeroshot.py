@@ -18,6 +18,7 @@ from recap.model.build import new_model
 from recap.model.class_tokens import class_vectors, solve_sources
 from recap.model.recap import ReCAP, Teacher
 from recap.model.tokens import Tokens, concatenate
+from recap.progress import Progress, silent
 from recap.scoring.detector import Detector
 from recap.training import display
 from recap.training.assemble import assemble, fingerprint
@@ -27,7 +28,6 @@ from recap.training.head import frozen_tokens
 from recap.training.loop import TrainingSet, train
 from recap.training.objective import Objective
 from recap.training.prefix_store import PrefixStore
-from recap.training.progress import Progress, silent
 from recap.training.support import read_mask_of
 from recap.types import Sample
 

@@ -8,7 +8,7 @@ import dataclasses
 import json
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path, PurePosixPath
@@ -21,8 +21,8 @@ from recap.data.prepare.plan import Item, Note, Plan, PrepareOptions, Probe, Sou
 from recap.data.prepare.work import PARTIAL, Outcome, Record, Task
 from recap.data.prepare.workers import run_tasks
 from recap.errors import InputError, SettingsError
+from recap.progress import Progress
 
-Progress = Callable[[str, int, int, str], None]
 """`progress(stage, done, total, detail)`."""
 
 
