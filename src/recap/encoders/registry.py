@@ -7,8 +7,6 @@ from typing import Any
 
 from recap.errors import WeightsError
 
-DEFAULT_ENCODER = "dinov2-small"
-
 Triple = tuple[float, float, float]
 IMAGENET: tuple[Triple, Triple] = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 CLIP: tuple[Triple, Triple] = (
