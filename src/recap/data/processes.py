@@ -1,4 +1,4 @@
-"""Worker processes that leave Ctrl-C to their parent and never outlive it."""
+"""Worker processes that leave Ctrl-C to their parent and never outlive it, and cores for them."""
 
 import multiprocessing
 import os
@@ -8,6 +8,13 @@ from concurrent.futures import ProcessPoolExecutor
 from multiprocessing.context import BaseContext
 
 from recap.allocator import keep_freed_memory
+
+
+def usable_cores() -> int:
+    """Cores that this process may run on."""
+    if hasattr(os, "sched_getaffinity"):  # not on every system
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def process_pool(workers: int, preload: str) -> ProcessPoolExecutor:
