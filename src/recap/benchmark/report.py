@@ -3,7 +3,7 @@
 import base64
 import json
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
@@ -22,14 +22,13 @@ from recap.benchmark.table_html import html_section, html_style
 from recap.benchmark.table_model import Table
 from recap.benchmark.tables import paper_tables
 from recap.errors import InputError
+from recap.progress import Progress, silent
 from recap.report.html import DISCLAIMER
 
 SCREEN_DPI = 150
 TITLE = "Benchmark report"
 # Even if escaping failed somewhere, the browser would load and run nothing.
 _POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
-
-Progress = Callable[[int, int, str], None]
 
 
 @dataclass(frozen=True)
@@ -43,12 +42,12 @@ class Section:
     """Keys and names of what the contents list below it."""
 
 
-def write_report(out: Path, file: Path, progress: Progress = lambda *step: None) -> None:
+def write_report(out: Path, file: Path, progress: Progress = silent) -> None:
     """Write the page of a folder of results to one file."""
     write_atomic(file, render_report(out, progress))
 
 
-def render_report(out: Path, progress: Progress = lambda *step: None) -> str:
+def render_report(out: Path, progress: Progress = silent) -> str:
     """The page as text."""
     runs = read_runs(out)
     names = [f.stem for f in sorted((out / FOLDER).glob("*.json")) if not f.name.endswith(SUFFIX)]
@@ -120,7 +119,7 @@ def _figures(out: Path, progress: Progress) -> list[Section]:
             cards.append(_card(figure, "" if figure.caption in told else figure.caption))
             told.add(figure.caption)
             done += 1
-            progress(done, len(made.all), figure.name)
+            progress("figures", done, len(made.all), figure.name)
         key, body = f"figures-{number}", f"<div class='plots'>{''.join(cards)}</div>"
         html = f"<section id='{key}'><h2>{escape(kind)}</h2>\n{body}</section>"
         inside = tuple((figure.name, figure.title) for figure in figures)

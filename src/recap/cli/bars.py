@@ -16,7 +16,7 @@ STAGES = {
     "images": "Slices, tiles",
     "previews": "Explaining",
     "check": "Checking",
-    "cells": "Cells",
+    "figures": "Figures",
     "time": "Timing",
     "download": "Downloading",
     "unpack": "Unpacking",
