@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeVar
 
 from recap.atomic import write_atomic
 from recap.benchmark.support_lists import Lists, SupportList
-from recap.config import AnySettings, PeerSettings, Section, Settings
+from recap.config import AnySettings, PeerSettings, Section, Settings, settings_from_dict
 from recap.errors import InputError, SettingsError
 from recap.peers.methods import has_zero_shot
 
@@ -134,6 +134,12 @@ AnySettingsT = TypeVar("AnySettingsT", Settings, PeerSettings, AnySettings)
 def with_seed(settings: AnySettingsT, seed: int) -> AnySettingsT:
     """The same settings with another seed."""
     return type(settings).model_validate({**settings.model_dump(mode="json"), "seed": seed})
+
+
+def with_changes(settings: Settings, section: str, **values: Any) -> Settings:
+    """The same settings, some of one section changed and all checked again."""
+    tree = settings.model_dump(mode="json")
+    return settings_from_dict({**tree, section: {**tree[section], **values}})
 
 
 def result_file(out: Path, cell: Cell) -> Path:
