@@ -10,6 +10,7 @@ from pathlib import Path
 
 from recap.atomic import write_atomic
 from recap.benchmark.caveats import CAVEATS, Caveat
+from recap.benchmark.cells import refusing_damage
 from recap.benchmark.collect import collect
 from recap.benchmark.experiments import FOLDER, GRID
 from recap.benchmark.figures import Figure, make_figures, render
@@ -21,7 +22,6 @@ from recap.benchmark.study_tables import study_tables
 from recap.benchmark.table_html import html_section, html_style
 from recap.benchmark.table_model import Table
 from recap.benchmark.tables import paper_tables
-from recap.errors import InputError
 from recap.progress import Progress, silent
 from recap.report.html import DISCLAIMER
 
@@ -75,10 +75,8 @@ def _split(tables: Sequence[Table]) -> tuple[list[Table], list[Table]]:
 def _study_tables(out: Path) -> list[Table]:
     tables: list[Table] = []
     for file in sorted((out / FOLDER).glob(f"*{SUFFIX}")):
-        try:
+        with refusing_damage(file):
             tables += study_tables(json.loads(file.read_text(encoding="utf-8")))
-        except (OSError, ValueError, TypeError, KeyError) as error:
-            raise InputError(f"{file}: is damaged ({error}). Remove it and run again.") from error
     return tables
 
 
