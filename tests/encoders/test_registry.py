@@ -3,7 +3,7 @@ import re
 import pytest
 
 from recap.encoders.header import PATCH_TENSORS, VISION_TOWERS
-from recap.encoders.registry import ENCODERS, find, get
+from recap.encoders.registry import ENCODERS, find, unknown_encoder
 from recap.errors import WeightsError
 
 
@@ -71,10 +71,10 @@ def test_hub_ids_find_their_entry():
 )
 def test_unknown_names_get_the_nearest(wrong, meant):
     with pytest.raises(WeightsError, match=f"'{wrong}'.* Did you mean '{meant}'"):
-        get(wrong)
+        raise unknown_encoder(wrong)
 
 
 def test_a_name_near_nothing_gets_the_list():
     with pytest.raises(WeightsError, match="Known names: dinov2-small, ") as caught:
-        get("zzz")
+        raise unknown_encoder("zzz")
     assert "Did you mean" not in str(caught.value)

@@ -218,11 +218,3 @@ def unknown_encoder(name: str, also: Iterable[str] = ()) -> WeightsError:
         f"No encoder is called '{name}'.{hint} Known names: {', '.join(known)}; "
         "a hub id 'organisation/model' or the path of a folder will do as well."
     )
-
-
-def get(name: str) -> EncoderEntry:
-    """The entry with this name or hub id; an error with the nearest name if there is none."""
-    entry = find(name)
-    if entry is None:
-        raise unknown_encoder(name)
-    return entry
