@@ -1,6 +1,5 @@
 """The whole benchmark as one self-contained HTML page: tables, figures, and what must be known."""
 
-import base64
 import json
 import struct
 from collections.abc import Sequence
@@ -23,12 +22,11 @@ from recap.benchmark.table_html import html_section, html_style
 from recap.benchmark.table_model import Table
 from recap.benchmark.tables import paper_tables
 from recap.progress import Progress, silent
+from recap.report.document import document, png_source
 from recap.report.html import DISCLAIMER
 
 SCREEN_DPI = 150
 TITLE = "Benchmark report"
-# Even if escaping failed somewhere, the browser would load and run nothing.
-_POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
 
 
 @dataclass(frozen=True)
@@ -135,10 +133,9 @@ def _card(figure: Figure, caption: str) -> str:
     png = render(figure, "png", dpi=SCREEN_DPI)[0]
     width_px, height_px = struct.unpack(">II", png[16:24])
     shown = round(width_px * 96 / SCREEN_DPI * 1.25)  # a little above print size, for screens
-    data = base64.b64encode(png).decode("ascii")
     return (
         f"<figure class='plot' id='{escape(figure.name)}'>"
-        f"<img src='data:image/png;base64,{data}' alt='{escape(figure.title)}' "
+        f"<img src='{png_source(png)}' alt='{escape(figure.title)}' "
         f"width='{shown}' height='{round(shown * height_px / width_px)}'>"
         f"<figcaption><strong>{escape(figure.title)}.</strong> {escape(caption)}"
         "</figcaption></figure>\n"
@@ -147,13 +144,11 @@ def _card(figure: Figure, caption: str) -> str:
 
 def _page(sections: Sequence[Section]) -> str:
     body = "\n".join(section.html for section in sections)
-    return (
-        "<!DOCTYPE html>\n<html lang='en'>\n<head>\n<meta charset='utf-8'>\n"
-        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">\n'
-        "<meta name='viewport' content='width=device-width, initial-scale=1'>\n"
-        f"<title>{TITLE}</title>\n<style>\n{html_style()}{PAGE_STYLE}</style>\n</head>\n<body>\n"
-        f"<header><h1>{TITLE}</h1><p class='notice'>{DISCLAIMER}</p></header>\n"
-        f"{_contents(sections)}\n<main>\n{body}\n</main>\n</body>\n</html>\n"
+    head = f"<header><h1>{TITLE}</h1><p class='notice'>{DISCLAIMER}</p></header>"
+    return document(
+        TITLE,
+        html_style() + PAGE_STYLE,
+        f"{head}\n{_contents(sections)}\n<main>\n{body}\n</main>",
     )
 
 

@@ -9,6 +9,7 @@ from recap.benchmark.figures.runs import Run
 from recap.benchmark.figures.style import dataset_name, method_name, setting_name
 from recap.benchmark.run_notes import Shown, run_notes
 from recap.benchmark.table_model import Cell, Column, Label, Number, Row, Table, rank_down
+from recap.report.document import definitions
 
 LEVELS = {"image_auroc": "Image", "pixel_auroc": "Pixel"}
 
@@ -73,7 +74,7 @@ def _facts(
         ),
         "Computing time": f"{hours:.1f} h",
     }
-    return _pairs({name: value for name, value in facts.items() if value}) + "\n"
+    return definitions("facts", ((k, value) for k, value in facts.items() if value)) + "\n"
 
 
 def _splits(runs: Sequence[Run]) -> Iterator[list[str]]:
@@ -109,18 +110,11 @@ def _settings(runs: Sequence[Run]) -> str:
     shared = {key: value for key, (value, *others) in seen.items() if not others}
     parts = (("Settings that differ between cells", differing), ("Settings of all cells", shared))
     return "".join(
-        f"<details><summary>{title} ({len(values)})</summary>\n{_pairs(values)}</details>\n"
+        f"<details><summary>{title} ({len(values)})</summary>\n"
+        f"{definitions('facts', values.items())}</details>\n"
         for title, values in parts
         if values
     )
-
-
-def _pairs(values: Mapping[str, str]) -> str:
-    items = "".join(
-        f"<div><dt>{escape(key)}</dt><dd>{escape(value)}</dd></div>"
-        for key, value in values.items()
-    )
-    return f"<dl class='facts'>{items}</dl>"
 
 
 def _table(head: Sequence[str], rows: Iterator[list[str]]) -> str:

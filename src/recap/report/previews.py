@@ -52,10 +52,10 @@ def preview_files(case: str) -> PreviewFiles:
     return PreviewFiles(f"previews/{case}.png", f"preview_maps/{case}.png", f"why/{case}.json")
 
 
-def shown_rows(rows: Sequence[Row], most: int = SHOWN_CASES) -> list[Row]:
+def shown_rows(rows: Sequence[Row]) -> list[Row]:
     """The scored cases that the page shows with pictures: the highest scores."""
     scored = [row for row in rows if row.status == "ok"]
-    return sorted(scored, key=lambda row: -float(row.score))[:most]
+    return sorted(scored, key=lambda row: -float(row.score))[:SHOWN_CASES]
 
 
 def write_previews(
