@@ -47,16 +47,16 @@ def measure(settings: Settings, preset: str, runs: int) -> list[tuple[str, float
         rows.append((f"scoring, {SHOTS}-shot, write-back", best(score(model, pixels), runs)))
     count = settings.training.batch_size
     prefix = model.prefix(pixels[:1]).repeat_interleave(count, 0)
-    step = training_step(model, settings, prefix)
+    step = training_step(model, prefix)
     name = f"training step, {preset}, batch {count}"
     rows.append((f"{name}, prefix cached", best(step, runs) / count))
     if preset == "fast":
-        unmasked = training_step(model, settings, prefix, masks=False)
+        unmasked = training_step(model, prefix, masks=False)
         rows.append((f"{name}, no masks", best(unmasked, runs) / count))
         flowing = resolve_settings(
             preset, encoder=settings.encoder.model_dump(), training={"context_gradient": True}
         )
-        dense = training_step(ReCAP(model.encoder, flowing), flowing, prefix)
+        dense = training_step(ReCAP(model.encoder, flowing), prefix)
         rows.append((f"{name}, context_gradient", best(dense, runs) / count))
     if preset == "paper":
         whole = pixels[:1].repeat_interleave(count, 0)
@@ -77,10 +77,8 @@ def score(model: ReCAP, pixels: torch.Tensor) -> Callable[[], None]:
     return run
 
 
-def training_step(
-    model: ReCAP, settings: Settings, prefix: torch.Tensor, masks: bool = True
-) -> Callable[[], None]:
-    count, size = len(prefix), settings.encoder.input_px
+def training_step(model: ReCAP, prefix: torch.Tensor, masks: bool = True) -> Callable[[], None]:
+    count, size = len(prefix), model.encoder.input_px
     batch = Batch(
         prefix,
         torch.arange(count) % 2 == 1,
@@ -88,7 +86,7 @@ def training_step(
         torch.full((count,), masks),
         torch.arange(count),
     )
-    objective = Objective(model, settings)
+    objective = Objective(model)
     parameters = [p for p in model.parameters() if p.requires_grad]
     optimiser = torch.optim.Adam(parameters, fused=True)
 

@@ -17,6 +17,7 @@ SOURCES = sorted(PACKAGE.rglob("*.py"))
 LAYERS = [
     "errors",
     "extras",
+    "progress",
     "atomic",
     "lock",
     "allocator",

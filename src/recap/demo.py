@@ -14,6 +14,7 @@ from recap.encoders.weights import cache_dir, pull
 from recap.errors import RecapError
 from recap.io import read_image, read_mask
 from recap.metrics import auroc
+from recap.progress import Progress
 from recap.report import (
     Report,
     ReportRow,
@@ -26,7 +27,6 @@ from recap.report import (
 )
 from recap.scoring.detector import Detector
 from recap.training.fewshot import fit_few_shot
-from recap.training.progress import Progress
 from recap.training.support import load_support
 from recap.types import BoolArray, Image, Prediction, Sample
 

@@ -3,7 +3,7 @@
 import pytest
 
 from recap.benchmark.cells import Cell, write_result
-from recap.benchmark.collect import collect, result_cells
+from recap.benchmark.collect import collect, result_cell
 from recap.benchmark.experiments import GRID, register
 from recap.benchmark.own_table import own_table
 from recap.benchmark.study_summary import summarise_grid
@@ -30,7 +30,9 @@ def result(seed=0, shots=4, method="recap", draw=0, sources=(), exclude="", **se
 
 
 def rows(*results):
-    return result_cells({"cell": cell.as_json(), **content} for cell, content in results)
+    return [
+        result_cell(cell.method, {"cell": cell.as_json(), **content}) for cell, content in results
+    ]
 
 
 def notes(table):

@@ -285,6 +285,6 @@ def test_figures_are_written_in_both_forms(tmp_path):
         make_figures(tmp_path), tmp_path / "figures", lambda *step: steps.append(step)
     )
     assert [file.name for file in files] == ["scores-nearest.png", "scores-nearest.svg"]
-    assert steps == [(1, 1, "scores-nearest")]
+    assert steps == [("figures", 1, 1, "scores-nearest")]
     with Image.open(files[0]) as picture:
         assert picture.info["dpi"][0] == pytest.approx(300, abs=0.1)

@@ -6,9 +6,10 @@ import pytest
 
 from recap.benchmark.caveats import CAVEATS, caveats_for, split_note
 from recap.benchmark.possible import find_violations
-from recap.benchmark.published import DATASETS, METHODS, TestSplit, load_published, load_splits
+from recap.benchmark.published import DATASETS, TestSplit, load_published, load_splits
 
 MASKED = {"BrainMRI", "LiverCT", "RESC"}
+METHODS = {"DRA", "APRIL-GAN", "MediCLIP", "MVFA", "MadCLIP", "VisualAD", "ReCAP"}
 
 
 def value(table, shots, method, dataset, level, metric, backbone=""):

@@ -6,7 +6,7 @@ import pytest
 from quick_encoder import encoder_read_once  # noqa: F401
 from recap.benchmark import run_cell as module
 from recap.benchmark.cells import Cell, plan_cells, read_results, result_file, write_result
-from recap.benchmark.collect import result_cells
+from recap.benchmark.collect import result_cell
 from recap.benchmark.run_cell import result_of, run_cell
 from recap.benchmark.runner import run_cells
 from recap.benchmark.tables import Results, paper_tables
@@ -239,7 +239,7 @@ def test_processes_give_the_same(cells, domains, tmp_path):
 
 
 def test_results_fill_the_tables(finished):
-    rows = result_cells(read_results(finished))
+    rows = [result_cell(r["cell"]["method"], r) for r in read_results(finished)]
     assert len(rows) == 12
     tables = {table.key: table for table in paper_tables(Results(runs=rows))}
     ours = [cell.ours for row in tables["few-shot-2"].rows for cell in row.cells if cell.ours]

@@ -3,7 +3,7 @@
 import pytest
 
 from recap.benchmark.cells import plan_cells, read_results
-from recap.benchmark.collect import result_cells
+from recap.benchmark.collect import result_cell
 from recap.benchmark.own_table import own_table
 from recap.benchmark.run_cell import _fit
 from recap.benchmark.runner import run_cells
@@ -101,7 +101,7 @@ def test_a_study_keeps_to_its_lists(domains, folder):
 def test_tables_say_whose_supports_they_are(domains, folder):
     def rows(cells):
         content = {"metrics": {"image_auroc": 0.7}, "counts": {"normal": 2, "abnormal": 2}}
-        return result_cells({"cell": cell.as_json(), **content} for cell in cells)
+        return [result_cell(c.method, {"cell": c.as_json(), **content}) for c in cells]
 
     def notes(table):
         return " ".join(text for _, text in footnotes(table))

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from recap.data.benchmark import PAPER_NAMES, find_domains, has_masks, read_domain
+from recap.data.benchmark import PAPER_NAMES, find_domains, read_domain
 from recap.errors import InputError
 from recap.types import Sample
 
@@ -35,14 +35,11 @@ def test_layouts(tmp_path: Path, masks: str, img: str) -> None:
             Sample(folder / f"good/{img}10.png", False, None, "Knee"),
             Sample(folder / f"Ungood/{img}a.png", True, folder / f"Ungood/{masks}/a.png", "Knee"),
         ]
-        assert has_masks(samples)
 
 
 def test_no_mask_folder_means_no_masks(tmp_path: Path) -> None:
     samples = read_domain(write_domain(tmp_path / "Brain", masks=None)).test()
     assert samples[-1].mask is None
-    assert not has_masks(samples)
-    assert not has_masks(samples[:1])
 
 
 def test_incomplete_masks(tmp_path: Path) -> None:
@@ -164,5 +161,5 @@ def test_real_data() -> None:
     domains = {domain.name: domain for domain in find_domains(root)}
     brain = domains["Brain"]
     assert [sum(s.abnormal for s in split) for split in (brain.pool(), brain.test())] == [80, 260]
-    assert has_masks(brain.test())
-    assert not has_masks(domains["Retina_OCT2017"].test())
+    assert all(sample.mask for sample in brain.test() if sample.abnormal)
+    assert not any(sample.mask for sample in domains["Retina_OCT2017"].test())

@@ -7,6 +7,7 @@ import pytest
 from PIL import Image as PillowImage
 
 from recap.data import fingerprint_store as store
+from recap.data import processes
 from recap.data.fingerprint_store import read_fingerprints
 from recap.errors import InputError
 
@@ -119,13 +120,15 @@ class FragilePool:
     def __init__(self, workers, preload):
         self.dead = False
 
-    def submit(self, task, chunk):
+    def submit(self, task, work, chunk):
+        if self.dead:  # a broken pool takes nothing more
+            raise BrokenProcessPool
         future = Future()
-        self.dead |= any(path.name == self.fatal for path in chunk)
+        self.dead = any(path.name == self.fatal for path in chunk)
         if self.dead:
             future.set_exception(BrokenProcessPool())
         else:
-            future.set_result(task(chunk))
+            future.set_result(task(work, chunk))
         return future
 
     def shutdown(self, **how):
@@ -139,7 +142,7 @@ class FragilePool:
 
 
 def test_a_file_that_kills_its_process_costs_only_itself(files, monkeypatch):
-    monkeypatch.setattr(store, "process_pool", FragilePool)
+    monkeypatch.setattr(processes, "process_pool", FragilePool)
     monkeypatch.setattr(store, "_CHUNK", 2)
     made = read_fingerprints(files, workers=2)
     assert list(made) == files

@@ -41,7 +41,7 @@ def test_a_sound_data_set(tmp_path: Path) -> None:
     draw(root / "valid/Ungood/box_mask/a.png", 255)
     (root / "README.md").touch()
     steps: list[tuple[int, int]] = []
-    report = inspect_data(root, lambda done, total, name: steps.append((done, total)))
+    report = inspect_data(root, lambda _, done, total, name: steps.append((done, total)))
     assert (report.name, report.layout, report.problems) == ("Knee", "benchmark", [])
     assert report.images == {
         "train": {"normal": 1, "abnormal": 0},

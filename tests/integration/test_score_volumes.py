@@ -14,11 +14,11 @@ from PIL import Image as PillowImage
 
 import recap
 from dicom_files import item, place, save_dicom, save_series, write
+from folder_runs import score_to_folder
 from quick_encoder import encoder_read_once  # noqa: F401
 from recap.cli.main import main
 from recap.config import ReadingSettings
 from recap.data.cases import find_cases
-from recap.scoring.batch import score_to_folder
 from volume_files import affine, turn, write_nifti, write_nrrd
 
 pytestmark = pytest.mark.slow

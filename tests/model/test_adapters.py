@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from recap.model.adapters import Adapter, write_back
-from recap.model.recap import DET, SEG, ReCAP
+from recap.model.recap import ReCAP
+from recap.model.tokens import DET, SEG
 
 MakeModel = Callable[..., ReCAP]
 

@@ -11,7 +11,13 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from recap.model import memory as memory_module
-from recap.model.memory import build_memory, k_centre, nearest_distance, normalised_distance
+from recap.model.memory import (
+    build_memory,
+    choose_rows,
+    k_centre,
+    nearest_distance,
+    normalised_distance,
+)
 from recap.model.recap import ReCAP
 
 MakeModel = Callable[..., ReCAP]
@@ -90,7 +96,7 @@ def test_duplicates_are_taken_last_and_never_twice(labels: list[int], share: flo
 @pytest.mark.parametrize(("coreset", "rows"), [(None, 12), (1, 1), (5, 5), (12, 12), (50, 12)])
 def test_coreset_caps_the_rows(coreset: int | None, rows: int) -> None:
     tokens = torch.randn(3, 4, 5)
-    remembered = build_memory(tokens, coreset)
+    remembered = choose_rows(tokens, coreset)[0]
     assert remembered.shape == (rows, 5)
     everything = build_memory(tokens)
     assert all((row == everything).all(dim=-1).any() for row in remembered)
@@ -108,11 +114,11 @@ def test_model_keeps_one_bank_per_layer_and_branch(
     assert not model.memory.requires_grad
     for layer in range(4):
         for branch in (0, 1):
-            expected = build_memory(tokens[layer][branch], coreset)
+            expected = choose_rows(tokens[layer][branch], coreset)[0]
             assert torch.equal(model.memory[layer, branch], expected)
 
 
 def test_distances_of_a_subset_are_never_smaller() -> None:
     tokens, normal = torch.randn(2, 9, 5), torch.randn(4, 9, 5)
     whole = nearest_distance(tokens, build_memory(normal))
-    assert (nearest_distance(tokens, build_memory(normal, 10)) >= whole - 1e-6).all()
+    assert (nearest_distance(tokens, choose_rows(normal, 10)[0]) >= whole - 1e-6).all()

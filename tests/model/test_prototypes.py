@@ -20,7 +20,8 @@ from recap.model.prototypes import (
     random_prototypes,
     recentre,
 )
-from recap.model.recap import DET, SEG, ReCAP
+from recap.model.recap import ReCAP
+from recap.model.tokens import DET, SEG
 
 MakeModel = Callable[..., ReCAP]
 CONDITIONINGS = get_args(Conditioning)

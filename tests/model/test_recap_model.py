@@ -15,8 +15,9 @@ from recap.encoders.vit import Encoder
 from recap.model.build import build_model
 from recap.model.maps import interpolation_matrix
 from recap.model.memory import build_memory
-from recap.model.recap import DET, SEG, ReCAP, Tokens
+from recap.model.recap import ReCAP
 from recap.model.scorer import Output
+from recap.model.tokens import DET, SEG, Tokens
 from recap.training.objective import Batch, Objective
 
 MakeModel = Callable[..., ReCAP]
@@ -221,7 +222,7 @@ def test_inference_then_training_in_one_process(
         origin=torch.arange(3),
     )
     optimiser = torch.optim.Adam([p for p in model.parameters() if p.requires_grad], lr=1e-3)
-    Objective(model, model.settings)(batch).total.backward()
+    Objective(model)(batch).total.backward()
     optimiser.step()
     with torch.inference_mode():
         assert not torch.equal(model(pixels).score, before)

@@ -12,7 +12,8 @@ from torch import Tensor
 from recap.errors import SettingsError
 from recap.model.appearance import appearance, solve_appearance
 from recap.model.maps import upsample
-from recap.model.recap import DET, SEG, ReCAP, Tokens
+from recap.model.recap import ReCAP
+from recap.model.tokens import DET, SEG, Tokens
 from recap.training.objective import Batch, Objective
 
 MakeModel = Callable[..., ReCAP]
@@ -156,7 +157,7 @@ def test_each_image_teaches_what_it_can(
             has_mask=torch.tensor(has_mask),
             origin=torch.arange(3),
         )
-        return Objective(model, model.settings)(batch).stacked().tolist()
+        return Objective(model)(batch).stacked().tolist()
 
     labels = [False, True, True]
     _, seg_all, det_all, _ = terms([True] * 3, labels)

@@ -9,7 +9,8 @@ import slow_model
 import torch
 from torch import Tensor
 
-from recap.model.recap import DET, SEG, ReCAP
+from recap.model.recap import ReCAP
+from recap.model.tokens import DET, SEG
 from recap.training.objective import Batch, LossTerms, Objective, distance_to_others
 
 MakeModel = Callable[..., ReCAP]
@@ -49,7 +50,7 @@ def test_terms_against_loops(make_model: MakeModel, pixels: Tensor, preset: str)
     model = make_model(preset, double=True, model={"logit_scale": 5.0}, **LOSS)
     batch = make_batch(model, pixels.double())
     output = model(pixels.double())
-    terms = Objective(model, model.settings)(batch)
+    terms = Objective(model)(batch)
     maps, masks = output.map.numpy(), batch.masks.numpy()
     seg = sum(
         slow_model.focal(maps[i], masks[i]) + slow_model.dice(maps[i], masks[i]) for i in (0, 1)
@@ -71,7 +72,7 @@ def test_a_batch_is_the_mean_of_batches_of_one(
     model = make_model(preset, double=True, model={"logit_scale": 5.0}, **LOSS)
     batch = make_batch(model, pixels.double())
     normals = model.prefix(pixels.flip(-1).double()[:2]) if with_memory else None
-    objective = Objective(model, model.settings, normals=normals)
+    objective = Objective(model, normals=normals)
     whole = objective(batch)
     singles = [objective(pick(batch, [i])) for i in range(3)]
     mean = torch.stack([s.stacked() for s in singles]).mean(dim=0)
@@ -86,7 +87,7 @@ def test_a_batch_is_the_mean_of_batches_of_one(
 def test_images_without_masks_add_no_segmentation(make_model: MakeModel, pixels: Tensor) -> None:
     model = make_model(model={"logit_scale": 5.0})
     batch = make_batch(model, pixels)
-    objective = Objective(model, model.settings)
+    objective = Objective(model)
     assert objective(pick(batch, [2])).segmentation.item() == 0
     one, two = (objective(pick(batch, chosen)).segmentation.item() for chosen in ([1], [1, 2]))
     assert two == pytest.approx(one / 2, rel=1e-6)  # every image counts in the mean
@@ -100,7 +101,7 @@ def test_without_masks_the_segmentation_branch_learns_by_separation_alone(
 ) -> None:
     model = make_model(training={"separation_weight": 0.0}, model={"logit_scale": 5.0})
     batch = pick(make_batch(model, pixels), [2])
-    found = gradients(model, Objective(model, model.settings)(batch).total)
+    found = gradients(model, Objective(model)(batch).total)
     for name, gradient in found.items():
         number = int(name.split(".")[1]) if name.split(".")[1:] else None
         of_seg = name == "theta_seg" or (number is not None and number % 2 == SEG)
@@ -139,7 +140,7 @@ def test_training_with_memory_fuses_the_others(make_model: MakeModel, pixels: Te
     fused = 0.7 * model(pixels.double()).score + 0.3 * score
     truths = zip(fused.tolist(), batch.abnormal.tolist(), strict=True)
     expected = sum(slow_model.detection(s, abnormal) for s, abnormal in truths) / 3
-    terms = Objective(model, model.settings, normals=normals)(batch)
+    terms = Objective(model, normals=normals)(batch)
     assert terms.detection.item() == pytest.approx(expected, rel=1e-5)
 
 
@@ -147,5 +148,5 @@ def test_the_remembered_side_takes_no_gradient(make_model: MakeModel, pixels: Te
     model = make_model(model={"logit_scale": 5.0}, memory={"weight": 1.0})
     batch = make_batch(model, pixels)
     normals = batch.prefix[:2].clone().requires_grad_()
-    terms = Objective(model, model.settings, normals=normals)(batch)
+    terms = Objective(model, normals=normals)(batch)
     assert torch.autograd.grad(terms.total, normals, allow_unused=True) == (None,)

@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 import torch
+from holds import check_batches, check_saved
 from scipy.ndimage import binary_dilation, binary_erosion, gaussian_filter
 from scipy.ndimage import rotate as scipy_rotate
 from sklearn.decomposition import PCA
 from sklearn.metrics.pairwise import cosine_distances
 
-import recap
 from recap.encoders.load import load_encoder
 from recap.errors import InputError, SettingsError
 from recap.model.maps import interpolation_matrix
@@ -166,17 +166,9 @@ def test_saved_batched_and_single_scores_agree(
 ):
     settings = make_settings(masking=masking, mask_threshold=1, rotations=2)
     detector = fit_few_shot(make_support(), settings)
-    direct = list(detector.score_batch(queries))
-    detector.save(tmp_path / "bundle")
-    again = recap.load(tmp_path / "bundle")
+    again = check_saved(detector, queries, tmp_path / "bundle")
     assert bool(again.model.masked) is (masking == "on")
-    for one, other in zip(direct, again.score_batch(queries), strict=True):
-        assert one.score == other.score
-        assert np.array_equal(one.map, other.map)
-    together = list(detector.score_batch(queries[::-1], batch_size=3))[::-1]
-    for one, other in zip(direct, together, strict=True):
-        assert one.score == pytest.approx(other.score, abs=1e-5)
-        np.testing.assert_allclose(one.map, other.map, atol=1e-5)
+    check_batches(detector, queries)
 
 
 @pytest.mark.parametrize("normal", [1, 3])

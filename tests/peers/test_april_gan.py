@@ -9,7 +9,7 @@ from slow_text import dice, distances, focal, layer_map, soft_abnormal, stretche
 
 from recap.encoders.registry import ENCODERS
 from recap.encoders.vit import Encoder
-from recap.errors import InputError, WeightsError
+from recap.errors import InputError
 from recap.peers import april_gan
 from recap.peers.fitting import fit_few_shot, fit_zero_shot
 from recap.peers.settings import resolve_peer
@@ -176,12 +176,6 @@ def test_layers_need_not_reach_the_end(peer_settings, make_support, queries, who
     expected = (heads + found) / 2
     np.testing.assert_allclose(output.map[0], expected, atol=2e-4)
     assert float(output.score) == pytest.approx((score + expected.max()) / 2, abs=2e-4)
-
-
-def test_encoders_without_text_are_refused(tiny_folder, make_support):
-    encoder = {"name": str(tiny_folder), "input_px": 70}
-    with pytest.raises(WeightsError, match="no text tower"):
-        fit_few_shot(make_support(), resolve_peer("april_gan", encoder=encoder))
 
 
 def test_published_settings():

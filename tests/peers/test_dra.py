@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
+from holds import are_same, check_batches, check_saved, check_seeds_and_interruption
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -12,7 +13,7 @@ from recap.config import EncoderSettings
 from recap.encoders import weights
 from recap.encoders.load import load_encoder
 from recap.errors import BundleError, InputError, WeightsError
-from recap.peers import dra, dra_backbone, training
+from recap.peers import dra, dra_backbone
 from recap.peers.dra import DRA, Options, interpolation
 from recap.peers.dra_backbone import SIZES, Backbone, load_backbone
 from recap.peers.dra_heads import NORMAL, PSEUDO, SEEN, Heads, deviation_loss, top_mean, total_loss
@@ -238,42 +239,14 @@ def test_statistics_of_batch_norms_never_change(quick, make_support):
 
 def test_saved_batched_and_single_scores_agree(quick, make_support, queries, tmp_path):
     detector = fit_few_shot(make_support(), quick)
-    direct = list(detector.score_batch(queries))
-    detector.save(tmp_path / "bundle")
-    again = list(recap.load(tmp_path / "bundle").score_batch(queries))
-    for one, other in zip(direct, again, strict=True):
-        assert one.score == other.score
-        assert np.array_equal(one.map, other.map)
-    together = list(detector.score_batch(queries[::-1], batch_size=3))[::-1]
-    for one, other in zip(direct, together, strict=True):
-        assert one.score == pytest.approx(other.score, rel=1e-4, abs=1e-4)
-        np.testing.assert_allclose(one.map, other.map, rtol=1e-3, atol=1e-4)
+    check_saved(detector, queries, tmp_path / "bundle")
+    check_batches(detector, queries, rel=1e-3, abs=1e-4)
 
 
-def same(one, other):
-    first, second = one.model.state_dict(), other.model.state_dict()
-    return all(torch.equal(first[name], second[name]) for name in first)
-
-
-def test_a_fit_is_decided_by_its_seed_and_goes_on_after_a_kill(
-    quick, make_support, tmp_path, monkeypatch
-):
-    monkeypatch.setattr(training, "SAVE_EVERY_S", -1.0)
-    whole = fit_few_shot(make_support(), quick)
-
-    def kill(now, done, total, detail):
-        if (now, done) == ("train", 1):
-            raise KeyboardInterrupt
-
-    work = tmp_path / "work"
-    with pytest.raises(KeyboardInterrupt):
-        fit_few_shot(make_support(), quick, work_dir=work, progress=kill)
-    for _ in range(2):  # the first goes on after an epoch, the second finds nothing to do
-        monkeypatch.setattr(training, "SAVE_EVERY_S", -1.0)
-        torch.manual_seed(99)  # the global generator must not matter
-        assert same(fit_few_shot(make_support(), quick, work_dir=work), whole)
-    other = quick.model_copy(update={"seed": 1})
-    assert not same(fit_few_shot(make_support(), other), whole)
+def test_a_fit_is_decided_by_its_seed_and_goes_on_after_a_kill(quick, make_support, tmp_path):
+    whole = check_seeds_and_interruption(make_support(), quick, tmp_path)
+    finished = fit_few_shot(make_support(), quick, work_dir=tmp_path)  # nothing is left to do
+    assert are_same(whole, finished)
 
 
 def test_training_tells_the_support_apart(resnet_folder, make_support):

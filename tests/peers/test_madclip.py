@@ -4,16 +4,13 @@ import numpy as np
 import pytest
 import torch
 import transformers
+from holds import check_batches, check_saved, check_seeds_and_interruption
 
-import recap
 from recap.encoders.registry import ENCODERS
 from recap.encoders.vit import Encoder
-from recap.errors import WeightsError
-from recap.peers import training
 from recap.peers.fitting import fit_few_shot, fit_zero_shot
 from recap.peers.images import LabelledImages
 from recap.peers.learned_prompts import LearnedPrompts
-from recap.peers.loading import load
 from recap.peers.madclip import (
     ABNORMAL,
     NORMAL,
@@ -247,64 +244,20 @@ def test_masks_for_some_images(settings, make_support, queries):
 
 def test_saved_and_loaded_scores_are_the_same(settings, make_support, queries, tmp_path):
     detector = fit_few_shot(make_support(), settings(), domain="Brain")
-    detector.save(tmp_path / "bundle")
+    check_saved(detector, queries, tmp_path / "bundle")
     names = set(head_tensors(detector.model))
     assert {"text", "seg_trained", "score_is_maximum"} <= names
     assert not any("context" in name for name in names)
-    again = load(tmp_path / "bundle")
     assert detector.card.settings.options == Options(**QUICK).model_dump()
-    for query in queries:
-        first, second = detector.score(query), again.score(query)
-        assert first.score == second.score
-        assert np.array_equal(first.map, second.map)
-    assert recap.load(tmp_path / "bundle").score(queries[0]).score == first_score(detector, queries)
-
-
-def first_score(detector, queries):
-    return detector.score(queries[0]).score
 
 
 def test_a_score_is_the_image_s_own(settings, make_support, queries):
     detector = fit_few_shot(make_support(), settings())
-    one_by_one = [detector.score(query) for query in queries]
-    for size, order in ((3, [0, 1, 2]), (2, [2, 0, 1])):
-        together = list(detector.score_batch([queries[i] for i in order], batch_size=size))
-        for prediction, i in zip(together, order, strict=True):
-            assert prediction.score == pytest.approx(one_by_one[i].score, abs=1e-6)
-            np.testing.assert_allclose(prediction.map, one_by_one[i].map, atol=1e-6)
+    check_batches(detector, queries, abs=1e-6)
 
 
-def files_of(detector, folder):
-    detector.save(folder)
-    return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
-
-
-def test_the_seed_decides(settings, make_support, tmp_path):
-    fits = {
-        name: files_of(fit_few_shot(make_support(), make), tmp_path / name)
-        for name, make in (
-            ("first", settings()),
-            ("again", settings()),
-            ("other", settings().model_copy(update={"seed": 1})),
-        )
-    }
-    assert fits["first"] == fits["again"]
-    assert fits["first"]["head.safetensors"] != fits["other"]["head.safetensors"]
-
-
-def test_an_interrupted_fit_ends_the_same(settings, make_support, tmp_path, monkeypatch):
-    monkeypatch.setattr(training, "SAVE_EVERY_S", -1.0)
-    whole = files_of(fit_few_shot(make_support(), settings(epochs=3)), tmp_path / "whole")
-
-    def kill(stage, done, total, detail):
-        if (stage, done) == ("train", 2):
-            raise KeyboardInterrupt
-
-    work = {"work_dir": tmp_path / "work"}
-    with pytest.raises(KeyboardInterrupt):
-        fit_few_shot(make_support(), settings(epochs=3), progress=kill, **work)
-    resumed = fit_few_shot(make_support(), settings(epochs=3), **work)
-    assert files_of(resumed, tmp_path / "resumed") == whole
+def test_seeds_and_interruption(settings, make_support, tmp_path):
+    check_seeds_and_interruption(make_support(), settings(), tmp_path)
 
 
 def test_zero_shot_is_an_extension_with_the_score_of_detection(settings, phantoms, queries):
@@ -320,12 +273,6 @@ def test_the_name_of_the_domain_matters(settings, make_support):
         for name in ("Brain", "Liver")
     ]
     assert not torch.equal(*texts)
-
-
-def test_an_encoder_without_text(make_support, tiny_folder):
-    without = resolve_peer("madclip", encoder={"name": str(tiny_folder), "input_px": 70})
-    with pytest.raises(WeightsError, match="no text tower"):
-        fit_few_shot(make_support(), without)
 
 
 @pytest.mark.slow

@@ -4,14 +4,13 @@ import numpy as np
 import pytest
 import torch
 import transformers
+from holds import check_batches, check_saved, check_seeds_and_interruption
 
 from recap.encoders.registry import ENCODERS
 from recap.encoders.vit import Encoder
-from recap.errors import WeightsError
-from recap.peers import mediclip, training
+from recap.peers import mediclip
 from recap.peers.fitting import fit_few_shot, fit_zero_shot
 from recap.peers.learned_prompts import LearnedPrompts
-from recap.peers.loading import load
 from recap.peers.mediclip import ABNORMAL, NORMAL, MediCLIP, Options
 from recap.peers.settings import resolve_peer
 from recap.scoring.detector import head_tensors
@@ -105,7 +104,7 @@ def test_fixed_variants_are_encoded_once_and_fresh_ones_every_time(
         return original(self, pixels)
 
     monkeypatch.setattr(Encoder, "compute_taps", counted)
-    monkeypatch.setattr("recap.peers.fitting.map_scale", lambda model, images: (0.0, 1.0))
+    monkeypatch.setattr("recap.peers.fitting.scale_of_images", lambda model, images: (0.0, 1.0))
     fit_few_shot(make_support(2, 0), settings(epochs=4))
     assert len(seen) == 2 * 3 + 1  # and one to learn the shape of the tokens
     seen.clear()
@@ -122,62 +121,21 @@ def test_one_normal_image_is_enough(settings, make_support, queries):
 
 def test_saved_and_loaded_scores_are_the_same(settings, make_support, queries, tmp_path):
     detector = fit_few_shot(make_support(), settings())
-    detector.save(tmp_path / "bundle")
+    check_saved(detector, queries, tmp_path / "bundle")
     assert set(head_tensors(detector.model)) == {
         "text",
         *(f"projections.{i}.{part}" for i in range(3) for part in ("weight", "bias")),
     }
-    again = load(tmp_path / "bundle")
-    for query in queries:
-        first, second = detector.score(query), again.score(query)
-        assert first.score == second.score
-        assert np.array_equal(first.map, second.map)
 
 
 def test_a_score_is_the_image_s_own(settings, make_support, queries):
     detector = fit_few_shot(make_support(), settings())
-    one_by_one = [detector.score(query) for query in queries]
-    for size, order in ((3, [0, 1, 2]), (2, [2, 0, 1])):
-        together = list(detector.score_batch([queries[i] for i in order], batch_size=size))
-        for prediction, i in zip(together, order, strict=True):
-            assert prediction.score == pytest.approx(one_by_one[i].score, abs=1e-6)
-            np.testing.assert_allclose(prediction.map, one_by_one[i].map, atol=1e-6)
-
-
-def files_of(detector, folder):
-    detector.save(folder)
-    return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
+    check_batches(detector, queries, abs=1e-6)
 
 
 @pytest.mark.parametrize("options", [{}, FRESH], ids=["fixed", "fresh"])
-def test_the_seed_decides(settings, make_support, tmp_path, options):
-    fits = {
-        name: files_of(fit_few_shot(make_support(), make), tmp_path / name)
-        for name, make in (
-            ("first", settings(**options)),
-            ("again", settings(**options)),
-            ("other", settings(**options).model_copy(update={"seed": 1})),
-        )
-    }
-    assert fits["first"] == fits["again"]
-    assert fits["first"]["head.safetensors"] != fits["other"]["head.safetensors"]
-
-
-@pytest.mark.parametrize("options", [{}, FRESH], ids=["fixed", "fresh"])
-def test_an_interrupted_fit_ends_the_same(settings, make_support, tmp_path, monkeypatch, options):
-    monkeypatch.setattr(training, "SAVE_EVERY_S", -1.0)
-    chosen = settings(epochs=3, **options)
-    whole = files_of(fit_few_shot(make_support(), chosen), tmp_path / "whole")
-
-    def kill(stage, done, total, detail):
-        if (stage, done) == ("train", 2):
-            raise KeyboardInterrupt
-
-    work = {"work_dir": tmp_path / "work"}
-    with pytest.raises(KeyboardInterrupt):
-        fit_few_shot(make_support(), chosen, progress=kill, **work)
-    resumed = fit_few_shot(make_support(), chosen, **work)
-    assert files_of(resumed, tmp_path / "resumed") == whole
+def test_seeds_and_interruption(settings, make_support, tmp_path, options):
+    check_seeds_and_interruption(make_support(), settings(**options), tmp_path)
 
 
 def test_zero_shot_is_an_extension_with_one_variant_each(settings, phantoms, queries, monkeypatch):
@@ -205,12 +163,6 @@ def test_prompts_stand_behind_their_context(settings, make_support, monkeypatch)
     monkeypatch.setattr(LearnedPrompts, "__init__", record)
     fit_few_shot(make_support(), settings(epochs=1))
     assert made == [((NORMAL, ABNORMAL), ("end",), True)]
-
-
-def test_an_encoder_without_text(make_support, tiny_folder):
-    without = resolve_peer("mediclip", encoder={"name": str(tiny_folder), "input_px": 70})
-    with pytest.raises(WeightsError, match="no text tower"):
-        fit_few_shot(make_support(), without)
 
 
 @pytest.mark.slow

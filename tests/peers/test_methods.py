@@ -3,7 +3,7 @@
 import pytest
 
 from recap.config import PeerSettings, Settings
-from recap.errors import InputError, SettingsError
+from recap.errors import InputError, SettingsError, WeightsError
 from recap.peers.fitting import fit_few_shot, fit_zero_shot
 from recap.peers.methods import METHODS, has_zero_shot, resolve_method, uses_abnormal
 from recap.peers.registry import PEERS
@@ -54,3 +54,10 @@ def test_what_a_method_cannot_do_is_said_before_the_work():
         fit_zero_shot([], resolve_method("patchcore"))
     with pytest.raises(InputError, match="no normal images"):
         fit_few_shot([], resolve_method("uniadet"))
+
+
+@pytest.mark.parametrize("method", [name for name, peer in PEERS.items() if peer.uses_text])
+def test_methods_with_text_refuse_an_encoder_without(method, tiny_folder, make_support):
+    settings = resolve_method(method, encoder={"name": str(tiny_folder), "input_px": 70})
+    with pytest.raises(WeightsError, match="no text tower"):
+        fit_few_shot(make_support(), settings)

@@ -14,7 +14,6 @@ from recap.encoders.load import load_encoder
 from recap.encoders.registry import ENCODERS
 from recap.encoders.text import load_text_tower
 from recap.encoders.vit import Encoder
-from recap.errors import WeightsError
 from recap.peers import mvfa, prompts
 from recap.peers.fitting import fit_few_shot, fit_zero_shot
 from recap.peers.settings import resolve_peer
@@ -209,12 +208,6 @@ def test_map_scale_leaves_the_image_itself_out(few_shot, make_support):
             maps.append(model(few_shot.preprocess(item.image)[None]).map.numpy())
     low, high = np.quantile(maps, (0.9, 1.0))
     assert few_shot.map_scale == pytest.approx((low, high + max(high - low, 1e-3)), abs=1e-6)
-
-
-def test_encoders_without_text_are_refused(tiny_folder, make_support):
-    encoder = {"name": str(tiny_folder), "input_px": 70}
-    with pytest.raises(WeightsError, match="no text tower"):
-        fit_few_shot(make_support(), resolve_peer("mvfa", encoder=encoder))
 
 
 def test_published_settings():

@@ -3,18 +3,18 @@
 import numpy as np
 import pytest
 import torch
+from holds import check_batches, check_saved
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.ndimage import gaussian_filter
 from sklearn.metrics import pairwise_distances
 
-import recap
 from recap.encoders.load import load_encoder
 from recap.errors import InputError, SettingsError
 from recap.model.maps import interpolation_matrix
 from recap.peers import patchcore_memory
 from recap.peers.fitting import fit_few_shot, fit_zero_shot
-from recap.peers.held_out import held_out_scale
+from recap.peers.map_scale import held_out_scale
 from recap.peers.patchcore import Options, average_neighbours, build, middle_layers
 from recap.peers.patchcore_memory import (
     coreset_rows,
@@ -146,16 +146,8 @@ def test_the_weight_is_a_share(b, seed):
 
 def test_saved_batched_and_single_scores_agree(peer_settings, make_support, queries, tmp_path):
     detector = fit_few_shot(make_support(), peer_settings("patchcore"))
-    direct = list(detector.score_batch(queries))
-    detector.save(tmp_path / "bundle")
-    again = list(recap.load(tmp_path / "bundle").score_batch(queries))
-    for one, other in zip(direct, again, strict=True):
-        assert one.score == other.score
-        assert np.array_equal(one.map, other.map)
-    together = list(detector.score_batch(queries[::-1], batch_size=3))[::-1]
-    for one, other in zip(direct, together, strict=True):
-        assert one.score == pytest.approx(other.score, rel=1e-4)
-        np.testing.assert_allclose(one.map, other.map, rtol=1e-4)
+    check_saved(detector, queries, tmp_path / "bundle")
+    check_batches(detector, queries, rel=1e-4, abs=0)
 
 
 def test_abnormal_images_change_nothing(peer_settings, make_support):

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
+from holds import check_batches, check_saved, check_seeds_and_interruption
 from sklearn.metrics import log_loss
 
 import recap
@@ -15,7 +16,7 @@ from recap.encoders.registry import ENCODERS
 from recap.encoders.vit import Encoder
 from recap.errors import InputError, SettingsError
 from recap.model.maps import interpolation_matrix
-from recap.peers import training, uniadet
+from recap.peers import uniadet
 from recap.peers.fitting import fit_few_shot, fit_zero_shot
 from recap.peers.settings import resolve_peer
 from recap.peers.uniadet import IMAGE, PIXEL, Options, UniADet, tapped_levels
@@ -153,45 +154,16 @@ def quick(peer_settings):
 
 def test_saved_batched_and_single_scores_agree(quick, make_support, queries, tmp_path):
     detector = fit_few_shot(make_support(), quick)
-    direct = list(detector.score_batch(queries))
-    detector.save(tmp_path / "bundle")
-    again = list(recap.load(tmp_path / "bundle").score_batch(queries))
-    for one, other in zip(direct, again, strict=True):
-        assert one.score == other.score
-        assert np.array_equal(one.map, other.map)
-    together = list(detector.score_batch(queries[::-1], batch_size=3))[::-1]
-    for one, other in zip(direct, together, strict=True):
-        assert one.score == pytest.approx(other.score, abs=1e-5)
-        np.testing.assert_allclose(one.map, other.map, atol=1e-5)
-        assert 0 <= one.score <= 1
-
-
-def head_of(detector: Any) -> list[torch.Tensor]:
-    return [detector.model.weights.data, detector.model.memory]
-
-
-def same(one: Any, other: Any) -> bool:
-    return all(torch.equal(a, b) for a, b in zip(head_of(one), head_of(other), strict=True))
+    check_saved(detector, queries, tmp_path / "bundle")
+    check_batches(detector, queries)
+    assert all(0 <= detector.score(query).score <= 1 for query in queries)
 
 
 @pytest.mark.parametrize(("stage", "at"), [("encode", 8), ("train", 2)])
 def test_a_fit_is_decided_by_its_seed_and_goes_on_after_a_kill(
-    stage, at, quick, make_support, tmp_path, monkeypatch
+    stage, at, quick, make_support, tmp_path
 ):
-    monkeypatch.setattr(training, "SAVE_EVERY_S", -1.0)
-    whole = fit_few_shot(make_support(), quick)
-
-    def kill(now: str, done: int, total: int, detail: str) -> None:
-        if (now, done) == (stage, at):
-            raise KeyboardInterrupt
-
-    work = tmp_path / "work"
-    with pytest.raises(KeyboardInterrupt):
-        fit_few_shot(make_support(), quick, work_dir=work, progress=kill)
-    torch.manual_seed(99)  # the global generator must not matter
-    assert same(fit_few_shot(make_support(), quick, work_dir=work), whole)
-    other = quick.model_copy(update={"seed": 1})
-    assert not same(fit_few_shot(make_support(), other), whole)
+    check_seeds_and_interruption(make_support(), quick, tmp_path, (stage, at))
 
 
 def test_few_shot_remembers_the_normal_images_alone(quick, make_support):

@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 import torch
 import transformers
+from holds import check_batches, check_saved, check_seeds_and_interruption
 from scipy.ndimage import gaussian_filter
 
-import recap
 from recap.encoders.load import load_encoder
 from recap.encoders.registry import ENCODERS
 from recap.encoders.vit import Encoder
 from recap.errors import InputError
-from recap.peers import training, visualad
+from recap.peers import visualad
 from recap.peers.fitting import fit_few_shot, fit_zero_shot
 from recap.peers.settings import resolve_peer
 from recap.peers.visualad import Options, VisualAD, cosine_to, optimiser_of
@@ -241,45 +241,12 @@ def quick(peer_settings):
 def test_saved_batched_and_single_scores_agree(quick, make_support, queries, tmp_path):
     detector = fit_few_shot(make_support(), quick)
     assert detector.card.mode == "few-shot"
-    direct = list(detector.score_batch(queries))
-    detector.save(tmp_path / "bundle")
-    again = list(recap.load(tmp_path / "bundle").score_batch(queries))
-    for one, other in zip(direct, again, strict=True):
-        assert one.score == other.score
-        assert np.array_equal(one.map, other.map)
-    together = list(detector.score_batch(queries[::-1], batch_size=3))[::-1]
-    for one, other in zip(direct, together, strict=True):
-        assert one.score == pytest.approx(other.score, abs=1e-5)
-        np.testing.assert_allclose(one.map, other.map, atol=1e-5)
-    assert all(np.isfinite(one.map).all() for one in direct)
+    check_saved(detector, queries, tmp_path / "bundle")
+    check_batches(detector, queries)
 
 
-def head_of(detector: Any) -> dict[str, torch.Tensor]:
-    state = detector.model.state_dict()
-    return {n: t for n, t in state.items() if not n.startswith("encoder.")}
-
-
-def same(one: Any, other: Any) -> bool:
-    return all(torch.equal(t, head_of(other)[n]) for n, t in head_of(one).items())
-
-
-def test_a_fit_is_decided_by_its_seed_and_goes_on_after_a_kill(
-    quick, make_support, tmp_path, monkeypatch
-):
-    monkeypatch.setattr(training, "SAVE_EVERY_S", -1.0)
-    whole = fit_few_shot(make_support(), quick)
-
-    def kill(stage: str, done: int, total: int, detail: str) -> None:
-        if (stage, done) == ("train", 2):
-            raise KeyboardInterrupt
-
-    work = tmp_path / "work"
-    with pytest.raises(KeyboardInterrupt):
-        fit_few_shot(make_support(), quick, work_dir=work, progress=kill)
-    torch.manual_seed(99)  # the global generator must not matter
-    assert same(fit_few_shot(make_support(), quick, work_dir=work), whole)
-    other = quick.model_copy(update={"seed": 1})
-    assert not same(fit_few_shot(make_support(), other), whole)
+def test_a_fit_is_decided_by_its_seed_and_goes_on_after_a_kill(quick, make_support, tmp_path):
+    check_seeds_and_interruption(make_support(), quick, tmp_path)
 
 
 def test_zero_shot_and_its_epochs(phantoms, peer_settings, monkeypatch):

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 import recap
+from recap.data.processes import usable_cores
 from recap.errors import SettingsError
 from recap.runtime import choice, measured
 from recap.runtime.choice import Chosen, choose_runtime
-from recap.runtime.machine import machine_facts, usable_cores
+from recap.runtime.machine import machine_facts
 from recap.runtime.measured import Measured, time_each
 from recap.runtime.record import ExportRecord
 from recap.scoring.arrays import Arrays, as_output

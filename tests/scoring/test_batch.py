@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from folder_runs import score_to_folder
 from recap.data.cases import find_cases as search_cases
 from recap.errors import InputError
-from recap.scoring.batch import score_to_folder
 from recap.scoring.rows import COLUMNS, as_text, from_text
 
 

@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 
+from recap.config import ReadingSettings
 from recap.errors import InputError
 from recap.io.case import Case, LazyImages
 from recap.scoring.cases import combine_scores, lay_out, pool_map, score_case, top_mean
@@ -19,7 +20,7 @@ def frames():
 
 
 def test_a_case_has_the_scores_and_maps_of_its_images(few_shot, frames):
-    prediction = score_case(few_shot, frames, top_k=0.4)
+    prediction = score_case(few_shot, frames, reading=ReadingSettings(volume_top_k=0.4))
     singles = [few_shot.score(picture(n)) for n in range(5)]
     assert [image.score for image in prediction.images] == [single.score for single in singles]
     assert np.array_equal(prediction.map, np.stack([single.map for single in singles]))

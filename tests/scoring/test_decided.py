@@ -9,11 +9,11 @@ import pytest
 from PIL import Image as PillowImage
 
 import recap
+from folder_runs import score_to_folder
 from recap.config import ReadingSettings
 from recap.data.cases import find_cases
 from recap.errors import InputError
 from recap.io.case import Case, LazyImages
-from recap.scoring.batch import score_to_folder
 from recap.scoring.cases import score_case
 from recap.scoring.parts import Parts
 from recap.scoring.regions import find_regions

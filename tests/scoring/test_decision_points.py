@@ -8,6 +8,7 @@ from sklearn.metrics import f1_score
 
 from recap.errors import InputError, SettingsError
 from recap.metrics import f1_max
+from recap.scoring.calibration import calibrate_scores
 from recap.scoring.operating_points import clopper_pearson, operating_points
 from recap.scoring.platt import fit_logistic, probability_of
 
@@ -59,7 +60,7 @@ def test_intervals_stand_beside_their_rates():
 @pytest.mark.parametrize("sensitivity", [0.0, 1.5, -1.0])
 def test_impossible_sensitivities(sensitivity):
     with pytest.raises(SettingsError, match="between 0 and 1"):
-        points([0.1], [0.2], sensitivity=sensitivity)
+        calibrate_scores([0.1] * 20, [0.1] * 20, [0.2], sensitivity=sensitivity)
 
 
 def test_one_class_is_refused():

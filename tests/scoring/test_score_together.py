@@ -6,10 +6,11 @@ import shutil
 import numpy as np
 import pytest
 
+from folder_runs import score_to_folder
 from recap.data.cases import Found, find_cases
 from recap.encoders.vit import Encoder
 from recap.errors import InputError
-from recap.scoring.batch import score_to_folder, score_to_folders
+from recap.scoring.batch import score_to_folders
 from recap.scoring.case_steps import Target
 from recap.scoring.many import SharedPass, encoding_once
 

@@ -11,10 +11,10 @@ import pytest
 from PIL import Image as Pillow
 
 import recap
+from folder_runs import score_to_folder
 from recap.config import ReadingSettings
 from recap.data.cases import find_cases
 from recap.io import open_file
-from recap.scoring.batch import score_to_folder
 from recap.scoring.cases import score_case
 from service_calls import API, ended, png, upload, zipped
 

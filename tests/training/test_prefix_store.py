@@ -6,9 +6,9 @@ import torch
 
 from recap.encoders.load import load_encoder
 from recap.model.recap import ReCAP
+from recap.progress import silent
 from recap.training import prefix_store
 from recap.training.prefix_store import PrefixStore
-from recap.training.progress import silent
 
 COUNT = 5
 

@@ -3,13 +3,15 @@
 import hashlib
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar
+from zipfile import BadZipFile
 
 from recap.atomic import write_atomic
 from recap.benchmark.support_lists import Lists, SupportList
-from recap.config import AnySettings, PeerSettings, Section, Settings
+from recap.config import AnySettings, PeerSettings, Section, Settings, settings_from_dict
 from recap.errors import InputError, SettingsError
 from recap.peers.methods import has_zero_shot
 
@@ -136,6 +138,12 @@ def with_seed(settings: AnySettingsT, seed: int) -> AnySettingsT:
     return type(settings).model_validate({**settings.model_dump(mode="json"), "seed": seed})
 
 
+def with_changes(settings: Settings, section: str, **values: Any) -> Settings:
+    """The same settings, some of one section changed and all checked again."""
+    tree = settings.model_dump(mode="json")
+    return settings_from_dict({**tree, section: {**tree[section], **values}})
+
+
 def result_file(out: Path, cell: Cell) -> Path:
     """Where a cell's result is kept."""
     return out / "cells" / f"{cell.name}.json"
@@ -158,15 +166,23 @@ def is_done(out: Path, cell: Cell) -> bool:
         return False
 
 
+@contextmanager
+def refusing_damage(file: Path) -> Iterator[None]:
+    """Whatever fails while a kept result is read is told as damage of its file."""
+    try:
+        yield
+    except (OSError, ValueError, TypeError, KeyError, EOFError, BadZipFile) as error:
+        raise InputError(f"{file}: is damaged ({error}). Remove it and run again.") from error
+
+
 def read_results(out: Path) -> Iterator[dict[str, Any]]:
     """All finished cells of a folder, by name."""
     if not (out / "cells").is_dir():
         raise InputError(f"{out}: no results here. Make some with `recap bench run --out {out}`.")
     for file in sorted((out / "cells").rglob("*.json")):
-        try:
-            yield json.loads(file.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            raise InputError(f"{file}: is damaged ({error}). Remove it and run again.") from error
+        with refusing_damage(file):
+            result = json.loads(file.read_text(encoding="utf-8"))
+        yield result
 
 
 def parse_numbers(text: str) -> list[int]:

@@ -1,6 +1,5 @@
 """From finished cells to the rows that tables are made of."""
 
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +25,7 @@ def collect_pool(out: Path) -> tuple[ResultCell, ...]:
 
 def experiment_cells(out: Path, name: str) -> tuple[ResultCell, ...]:
     """The finished cells of an experiment, each named after its variant."""
-    return tuple(_row(label, result) for label, result in named_results(out, name))
+    return tuple(result_cell(label, result) for label, result in named_results(out, name))
 
 
 def named_results(out: Path, name: str) -> list[tuple[str, dict[str, Any]]]:
@@ -38,13 +37,8 @@ def named_results(out: Path, name: str) -> list[tuple[str, dict[str, Any]]]:
     return [(label, result) for label, (_, result) in zip(labels, found, strict=True)]
 
 
-def result_cells(results: Iterable[dict[str, Any]]) -> list[ResultCell]:
-    """Finished cells as table rows. Cells of one method with different settings never mix: the
-    tables refuse them by name."""
-    return [_row(result["cell"]["method"], result) for result in results]
-
-
-def _row(label: str, result: dict[str, Any]) -> ResultCell:
+def result_cell(label: str, result: dict[str, Any]) -> ResultCell:
+    """A finished cell as tables take it, under the name of its column."""
     cell = result["cell"]
     return ResultCell(
         method=label,

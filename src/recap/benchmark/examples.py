@@ -7,15 +7,13 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from zipfile import BadZipFile
 
 import numpy as np
 from numpy.typing import NDArray
 
 from recap.atomic import replacing
-from recap.benchmark.cells import Cell, result_file
+from recap.benchmark.cells import Cell, refusing_damage, result_file
 from recap.config import ReadingSettings
-from recap.errors import InputError
 from recap.io import read_image
 from recap.io.resize import SquareResize
 from recap.scoring.evaluate import square_mask
@@ -104,8 +102,5 @@ def _spread(positions: list[int], count: int) -> list[int]:
 
 
 def _read(file: Path, *fields: str) -> list[NDArray[np.generic]]:
-    try:
-        with np.load(file, allow_pickle=False) as content:
-            return [content[field] for field in ("names", *fields)]
-    except (OSError, ValueError, KeyError, EOFError, BadZipFile) as error:
-        raise InputError(f"{file}: is damaged ({error}). Remove it and run again.") from error
+    with refusing_damage(file), np.load(file, allow_pickle=False) as content:
+        return [content[field] for field in ("names", *fields)]

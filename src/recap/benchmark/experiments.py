@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from recap.atomic import write_atomic
-from recap.benchmark.cells import Cell, read_results
+from recap.benchmark.cells import Cell, read_results, refusing_damage
 from recap.config import DEFAULT_PRESET, settings_from_dict
 from recap.errors import InputError
 from recap.lock import locked
@@ -116,10 +116,8 @@ def _write(out: Path, name: str, content: dict[str, Any]) -> None:
 
 
 def _read(file: Path) -> dict[str, Any]:
-    try:
+    with refusing_damage(file):
         content: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise InputError(f"{file}: is damaged ({error}). Remove it and run again.") from error
     return content
 
 

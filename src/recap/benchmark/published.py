@@ -17,7 +17,6 @@ TableName = Literal[
 Level = Literal["image", "pixel", ""]
 
 DATASETS = ("HIS", "Chest", "OCT17", "BrainMRI", "LiverCT", "RESC")
-METHODS = ("DRA", "APRIL-GAN", "MediCLIP", "MVFA", "MadCLIP", "VisualAD", "ReCAP")
 PUBLISHED_SEEDS = 5
 _FILES = ("accuracy.csv", "seeds.csv", "ablations.csv", "efficiency.csv")
 

@@ -1,15 +1,15 @@
 """The whole benchmark as one self-contained HTML page: tables, figures, and what must be known."""
 
-import base64
 import json
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 
 from recap.atomic import write_atomic
 from recap.benchmark.caveats import CAVEATS, Caveat
+from recap.benchmark.cells import refusing_damage
 from recap.benchmark.collect import collect
 from recap.benchmark.experiments import FOLDER, GRID
 from recap.benchmark.figures import Figure, make_figures, render
@@ -21,15 +21,12 @@ from recap.benchmark.study_tables import study_tables
 from recap.benchmark.table_html import html_section, html_style
 from recap.benchmark.table_model import Table
 from recap.benchmark.tables import paper_tables
-from recap.errors import InputError
+from recap.progress import Progress, silent
+from recap.report.document import document, png_source
 from recap.report.html import DISCLAIMER
 
 SCREEN_DPI = 150
 TITLE = "Benchmark report"
-# Even if escaping failed somewhere, the browser would load and run nothing.
-_POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
-
-Progress = Callable[[int, int, str], None]
 
 
 @dataclass(frozen=True)
@@ -43,12 +40,12 @@ class Section:
     """Keys and names of what the contents list below it."""
 
 
-def write_report(out: Path, file: Path, progress: Progress = lambda *step: None) -> None:
+def write_report(out: Path, file: Path, progress: Progress = silent) -> None:
     """Write the page of a folder of results to one file."""
     write_atomic(file, render_report(out, progress))
 
 
-def render_report(out: Path, progress: Progress = lambda *step: None) -> str:
+def render_report(out: Path, progress: Progress = silent) -> str:
     """The page as text."""
     runs = read_runs(out)
     names = [f.stem for f in sorted((out / FOLDER).glob("*.json")) if not f.name.endswith(SUFFIX)]
@@ -76,10 +73,8 @@ def _split(tables: Sequence[Table]) -> tuple[list[Table], list[Table]]:
 def _study_tables(out: Path) -> list[Table]:
     tables: list[Table] = []
     for file in sorted((out / FOLDER).glob(f"*{SUFFIX}")):
-        try:
+        with refusing_damage(file):
             tables += study_tables(json.loads(file.read_text(encoding="utf-8")))
-        except (OSError, ValueError, TypeError, KeyError) as error:
-            raise InputError(f"{file}: is damaged ({error}). Remove it and run again.") from error
     return tables
 
 
@@ -120,7 +115,7 @@ def _figures(out: Path, progress: Progress) -> list[Section]:
             cards.append(_card(figure, "" if figure.caption in told else figure.caption))
             told.add(figure.caption)
             done += 1
-            progress(done, len(made.all), figure.name)
+            progress("figures", done, len(made.all), figure.name)
         key, body = f"figures-{number}", f"<div class='plots'>{''.join(cards)}</div>"
         html = f"<section id='{key}'><h2>{escape(kind)}</h2>\n{body}</section>"
         inside = tuple((figure.name, figure.title) for figure in figures)
@@ -138,10 +133,9 @@ def _card(figure: Figure, caption: str) -> str:
     png = render(figure, "png", dpi=SCREEN_DPI)[0]
     width_px, height_px = struct.unpack(">II", png[16:24])
     shown = round(width_px * 96 / SCREEN_DPI * 1.25)  # a little above print size, for screens
-    data = base64.b64encode(png).decode("ascii")
     return (
         f"<figure class='plot' id='{escape(figure.name)}'>"
-        f"<img src='data:image/png;base64,{data}' alt='{escape(figure.title)}' "
+        f"<img src='{png_source(png)}' alt='{escape(figure.title)}' "
         f"width='{shown}' height='{round(shown * height_px / width_px)}'>"
         f"<figcaption><strong>{escape(figure.title)}.</strong> {escape(caption)}"
         "</figcaption></figure>\n"
@@ -150,13 +144,11 @@ def _card(figure: Figure, caption: str) -> str:
 
 def _page(sections: Sequence[Section]) -> str:
     body = "\n".join(section.html for section in sections)
-    return (
-        "<!DOCTYPE html>\n<html lang='en'>\n<head>\n<meta charset='utf-8'>\n"
-        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">\n'
-        "<meta name='viewport' content='width=device-width, initial-scale=1'>\n"
-        f"<title>{TITLE}</title>\n<style>\n{html_style()}{PAGE_STYLE}</style>\n</head>\n<body>\n"
-        f"<header><h1>{TITLE}</h1><p class='notice'>{DISCLAIMER}</p></header>\n"
-        f"{_contents(sections)}\n<main>\n{body}\n</main>\n</body>\n</html>\n"
+    head = f"<header><h1>{TITLE}</h1><p class='notice'>{DISCLAIMER}</p></header>"
+    return document(
+        TITLE,
+        html_style() + PAGE_STYLE,
+        f"{head}\n{_contents(sections)}\n<main>\n{body}\n</main>",
     )
 
 

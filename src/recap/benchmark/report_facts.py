@@ -3,12 +3,13 @@
 from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from statistics import fmean, stdev
-from typing import Any
 
+from recap.benchmark.experiments import flat_settings
 from recap.benchmark.figures.runs import Run
 from recap.benchmark.figures.style import dataset_name, method_name, setting_name
 from recap.benchmark.run_notes import Shown, run_notes
 from recap.benchmark.table_model import Cell, Column, Label, Number, Row, Table, rank_down
+from recap.report.document import definitions
 
 LEVELS = {"image_auroc": "Image", "pixel_auroc": "Pixel"}
 
@@ -73,12 +74,7 @@ def _facts(
         ),
         "Computing time": f"{hours:.1f} h",
     }
-    items = "".join(
-        f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>"
-        for name, value in facts.items()
-        if value
-    )
-    return f"<dl class='facts'>{items}</dl>\n"
+    return definitions("facts", ((k, value) for k, value in facts.items() if value)) + "\n"
 
 
 def _splits(runs: Sequence[Run]) -> Iterator[list[str]]:
@@ -107,25 +103,18 @@ def _settings(runs: Sequence[Run]) -> str:
     """The settings that all cells share, and before them the ones in which cells differ."""
     seen: dict[str, set[str]] = {}
     for run in runs:
-        for key, value in _flat(run.cell["settings"]):
-            seen.setdefault(key, set()).add(value)
+        for key, value in flat_settings(run.cell["settings"]):
+            seen.setdefault(key, set()).add("none" if value is None else str(value))
     seen.pop("seed", None)
     differing = {key: " / ".join(sorted(v)) for key, v in seen.items() if len(v) > 1}
     shared = {key: value for key, (value, *others) in seen.items() if not others}
     parts = (("Settings that differ between cells", differing), ("Settings of all cells", shared))
     return "".join(
-        f"<details><summary>{title} ({len(values)})</summary>\n{_pairs(values)}</details>\n"
+        f"<details><summary>{title} ({len(values)})</summary>\n"
+        f"{definitions('facts', values.items())}</details>\n"
         for title, values in parts
         if values
     )
-
-
-def _pairs(values: Mapping[str, str]) -> str:
-    items = "".join(
-        f"<div><dt>{escape(key)}</dt><dd>{escape(value)}</dd></div>"
-        for key, value in values.items()
-    )
-    return f"<dl class='facts'>{items}</dl>"
 
 
 def _table(head: Sequence[str], rows: Iterator[list[str]]) -> str:
@@ -143,14 +132,6 @@ def _table(head: Sequence[str], rows: Iterator[list[str]]) -> str:
         f"<div class='scroll small'><table><thead><tr>{names}</tr></thead>\n"
         f"<tbody>{body}</tbody></table></div>\n"
     )
-
-
-def _flat(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
-    for key, value in tree.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", "none" if value is None else str(value)
 
 
 def _datasets(runs: Sequence[Run]) -> list[str]:

@@ -9,15 +9,16 @@ from typing import Any, NamedTuple
 
 import torch
 
+from recap.benchmark.cells import with_changes
 from recap.benchmark.interleaved import Lap, time_rounds
 from recap.benchmark.speed_table import Circumstances, SpeedRow
 from recap.benchmark.timed import TIMED, added_parameters, can_run, run_bare, runs_on, timed_model
-from recap.config import Settings, settings_from_dict
+from recap.config import Settings
 from recap.encoders.load import load_encoder
 from recap.encoders.vit import Encoder
 from recap.errors import InputError
+from recap.progress import Progress, silent
 from recap.training.devices import choose_device
-from recap.training.progress import Progress, silent
 
 
 class Contender(NamedTuple):
@@ -49,7 +50,7 @@ def measure_speed(
     """
     contenders = plan_contenders(methods, shots)
     everything = "all" in methods
-    plans = [_at_size(settings, size) for size in sizes_px]
+    plans = [with_changes(settings, "encoder", input_px=size) for size in sizes_px]
     done, total = itertools.count(1), (runs + warmup) * len(plans)
 
     def round_is_done() -> None:
@@ -163,12 +164,6 @@ def _row(one: Contender, params: int, laps: Laps, shared: Circumstances) -> Spee
         "cpu_ratio_to_encoder": cpu,
         **shared,
     }
-
-
-def _at_size(settings: Settings, size_px: int) -> Settings:
-    tree = settings.model_dump(mode="json")
-    tree["encoder"]["input_px"] = size_px
-    return settings_from_dict(tree)
 
 
 @contextmanager

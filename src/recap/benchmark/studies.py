@@ -5,13 +5,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from recap.benchmark.cells import Cell, MeasuredOn, plan_cells, with_seed
+from recap.benchmark.cells import Cell, MeasuredOn, plan_cells, with_changes, with_seed
 from recap.benchmark.experiments import register
 from recap.benchmark.runner import run_cells
 from recap.benchmark.sources import with_sources
 from recap.benchmark.support_lists import Lists
 from recap.benchmark.watch import Watcher, silent
-from recap.config import Settings, settings_from_dict
+from recap.config import Settings
 from recap.data import Domain
 from recap.encoders.weights import MissingWeightsError, locate
 from recap.errors import InputError, SettingsError
@@ -86,15 +86,15 @@ def variants_of(
     if name == "components":
         return {
             "recap": settings,
-            "no_memory": _changed(settings, "memory", weight=0.0),
-            "no_conditioning": _changed(settings, "model", conditioning="static"),
-            "no_layer_fusion": _changed(settings, "model", layer_fusion="uniform"),
+            "no_memory": with_changes(settings, "memory", weight=0.0),
+            "no_conditioning": with_changes(settings, "model", conditioning="static"),
+            "no_layer_fusion": with_changes(settings, "model", layer_fusion="uniform"),
         }
     if name == "recipe":
         return _recipe(settings)
     if name == "conditioning":
         kinds = ("gated", "bounded", "unbounded", "static", "tokens")
-        return {kind: _changed(settings, "model", conditioning=kind) for kind in kinds}
+        return {kind: with_changes(settings, "model", conditioning=kind) for kind in kinds}
     given = [value.strip() for value in (VALUES[name] if values is None else values)]
     make = _encoder if name == "backbones" else _pair if name == "sweep-delta-sep" else _number
     found = dict(make(name, settings, value) for value in given)
@@ -166,9 +166,9 @@ def _recipe(settings: Settings) -> dict[str, Settings]:
         for key in type(own).model_fields:
             value = getattr(default, key)
             if getattr(own, key) != value:
-                together = _changed(together, section, **{key: value})
+                together = with_changes(together, section, **{key: value})
                 label = f"{section}.{key} = {'none' if value is None else value}"
-                variants[label] = _changed(settings, section, **{key: value})
+                variants[label] = with_changes(settings, section, **{key: value})
     if len(variants) == 1:
         raise SettingsError(
             "A recipe is what a preset changes, and these settings change nothing. "
@@ -178,15 +178,10 @@ def _recipe(settings: Settings) -> dict[str, Settings]:
     return {**variants, "none of it": together.model_copy(update={"preset": "fast"})}
 
 
-def _changed(settings: Settings, section: str, **values: Any) -> Settings:
-    tree = settings.model_dump(mode="json")
-    return settings_from_dict({**tree, section: {**tree[section], **values}})
-
-
 def _number(name: str, settings: Settings, text: str) -> tuple[str, Settings]:
     section, key = NUMBERS[name]
     value = _parse(text, "numbers such as 0.05,0.1")
-    return f"{value:g}", _changed(settings, section, **{key: value})
+    return f"{value:g}", with_changes(settings, section, **{key: value})
 
 
 def _pair(name: str, settings: Settings, text: str) -> tuple[str, Settings]:
@@ -195,7 +190,7 @@ def _pair(name: str, settings: Settings, text: str) -> tuple[str, Settings]:
     if len(parts) != 2:
         raise SettingsError(f"--values: '{text}' is not a value. Write {form}.")
     margin, weight = (_parse(part, form) for part in parts)
-    changed = _changed(settings, "training", separation_margin=margin, separation_weight=weight)
+    changed = with_changes(settings, "training", separation_margin=margin, separation_weight=weight)
     return _pair_label(margin, weight), changed
 
 
@@ -204,7 +199,7 @@ def _pair_label(margin: float, weight: float) -> str:
 
 
 def _encoder(name: str, settings: Settings, encoder: str) -> tuple[str, Settings]:
-    return encoder, _changed(settings, "encoder", name=encoder)
+    return encoder, with_changes(settings, "encoder", name=encoder)
 
 
 def _parse(text: str, form: str) -> float:

@@ -19,6 +19,7 @@ from recap.benchmark.table_model import (
     note_marks,
     note_once,
 )
+from recap.report.document import document
 from recap.report.page_style import STYLE
 
 _TABLE_STYLE = """\
@@ -43,13 +44,7 @@ _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 def html_page(tables: Sequence[Table], title: str = "Benchmark tables") -> str:
     """A whole page with all tables."""
     body = "\n".join(html_section(table) for table in tables)
-    return (
-        "<!DOCTYPE html>\n<html lang='en'>\n<head>\n<meta charset='utf-8'>\n"
-        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">\n'
-        "<meta name='viewport' content='width=device-width, initial-scale=1'>\n"
-        f"<title>{escape(title)}</title>\n<style>\n{html_style()}</style>\n</head>\n"
-        f"<body>\n<h1>{escape(title)}</h1>\n{body}\n</body>\n</html>\n"
-    )
+    return document(title, html_style(), f"<h1>{escape(title)}</h1>\n{body}", _POLICY)
 
 
 def html_style() -> str:

@@ -8,8 +8,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from recap.benchmark.cells import with_changes
 from recap.benchmark.timed_peers import build_peer
-from recap.config import Settings, settings_from_dict
+from recap.config import Settings
 from recap.data.augment import COPIES
 from recap.encoders.vit import Encoder
 from recap.errors import InputError
@@ -26,7 +27,6 @@ class TimedMethod:
     build: Callable[[Encoder, Settings, int], nn.Module]
     """(encoder, settings, shots) -> a model whose forward takes pixels to an `Output`."""
     zero_shot: bool = True
-    few_shot: bool = True
 
 
 def _recap(encoder: Encoder, settings: Settings, shots: int) -> nn.Module:
@@ -57,9 +57,7 @@ def _nearest(encoder: Encoder, settings: Settings, shots: int) -> nn.Module:
 
 
 def _static(encoder: Encoder, settings: Settings, shots: int) -> nn.Module:
-    tree = settings.model_dump(mode="json")
-    tree["model"]["conditioning"] = "static"
-    return _recap(encoder, settings_from_dict(tree), shots)
+    return _recap(encoder, with_changes(settings, "model", conditioning="static"), shots)
 
 
 TIMED: dict[str, TimedMethod] = {
@@ -81,8 +79,7 @@ def timed_model(method: str, encoder: Encoder, settings: Settings, shots: int) -
 
 def can_run(method: str, shots: int) -> bool:
     """Tell whether a method works with this number of shots."""
-    known = _known(method)
-    return known.few_shot if shots else known.zero_shot
+    return _known(method).zero_shot or shots > 0
 
 
 def runs_on(method: str, encoder: Encoder) -> bool:

@@ -3,9 +3,9 @@
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Protocol
 
 from recap.cli.words import printable
+from recap.progress import Progress
 
 STAGES = {
     "encode": "Encoding images",
@@ -16,32 +16,25 @@ STAGES = {
     "images": "Slices, tiles",
     "previews": "Explaining",
     "check": "Checking",
-    "cells": "Cells",
+    "figures": "Figures",
     "time": "Timing",
     "download": "Downloading",
     "unpack": "Unpacking",
 }
 
 
-class Report(Protocol):
-    """`report(stage, done, total, detail)`."""
-
-    def __call__(self, stage: str, done: int, total: int, detail: str) -> None:
-        """Show a step."""
-
-
 @contextmanager
-def bars() -> Iterator[Report]:
+def bars() -> Iterator[Progress]:
     """Draw one bar per stage, with the time left and the last detail (loss terms, file name)."""
     from rich.console import Console
     from rich.progress import (
         BarColumn,
         MofNCompleteColumn,
-        Progress,
         TaskID,
         TextColumn,
         TimeRemainingColumn,
     )
+    from rich.progress import Progress as Bars
 
     console = Console(stderr=True)
     if not console.is_terminal:
@@ -55,7 +48,7 @@ def bars() -> Iterator[Report]:
         # File names are text, not markup.
         TextColumn("{task.fields[detail]}", style="dim", markup=False),
     )
-    with Progress(*columns, console=console) as progress:
+    with Bars(*columns, console=console) as progress:
         tasks: dict[str, TaskID] = {}
 
         def show(stage: str, done: int, total: int, detail: str) -> None:
@@ -66,7 +59,7 @@ def bars() -> Iterator[Report]:
         yield show
 
 
-def _plain() -> Report:
+def _plain() -> Progress:
     """For logs: a line at the start, at every tenth of the way, and at the end of each stage."""
     shown: dict[str, int] = {}
 

@@ -17,11 +17,9 @@ from recap.cli.bench_options import (
     Seeds,
     Shots,
     Supports,
-    choose_domains,
     grid_settings,
     measured_on,
-    possible_shots,
-    support_lists,
+    read_grid,
     tell_failures,
 )
 from recap.cli.bench_report import figures_command, report_command
@@ -69,39 +67,35 @@ def run(
     A cell is kept as JSON as soon as it is done; a changed setting is another cell. Images are
     encoded once for all cells. Interrupted, the same command goes on. Exit code 1: cells failed.
     """
-    from recap.benchmark.cells import parse_numbers, plan_cells
+    from recap.benchmark.cells import plan_cells
     from recap.benchmark.experiments import GRID, POOL, register
     from recap.benchmark.runner import run_cells
     from recap.benchmark.sources import with_sources
     from recap.cli.bench_live import watching
-    from recap.data.exclusions import read_exclusions
 
     settings = grid_settings(methods, preset, peer_preset, config, overrides, encoder)
-    where = measured_on(on, exclude)
-    domains, chosen = choose_domains(data, datasets)
-    left_out = read_exclusions(exclude) if exclude else None
-    counts = possible_shots(shots, domains)
+    grid = read_grid(data, shots, seeds, datasets, draw_by_seed, supports, exclude, on)
     cells = plan_cells(
         settings,
-        chosen,
-        counts,
-        parse_numbers(seeds),
-        draw_by_seed,
-        left_out.sha256 if left_out else "",
-        where,
-        support_lists(supports, draw_by_seed, domains, chosen, counts),
+        grid.datasets,
+        grid.shots,
+        grid.seeds,
+        grid.draw_by_seed,
+        grid.exclude,
+        grid.on,
+        grid.lists,
     )
-    cells = with_sources(cells, domains)
+    cells = with_sources(cells, grid.domains)
     names = dict.fromkeys(cell.method for cell in cells)
-    grid = POOL if where == "pool" else GRID
-    register(out, grid, {name: [c for c in cells if c.method == name] for name in names})
+    experiment = POOL if grid.on == "pool" else GRID
+    register(out, experiment, {name: [c for c in cells if c.method == name] for name in names})
     with watching() as watch:
         failed = run_cells(
             cells,
-            domains,
+            grid.domains,
             out,
             jobs=jobs,
-            exclude=left_out,
+            exclude=grid.left_out,
             watch=watch,
             engine=engine,
             ray_address=ray_address,

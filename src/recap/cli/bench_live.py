@@ -5,9 +5,10 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from recap.benchmark.cells import Cell
+from recap.benchmark.experiments import flat_settings
 from recap.benchmark.time_left import TimeLeft
 from recap.benchmark.watch import Outcome, Watcher
 from recap.cli.bench_board import Entries, Entry, draw_board, left, percent
@@ -122,7 +123,9 @@ def variants(cells: dict[str, Cell]) -> dict[str, str]:
     labels: dict[str, str] = {}
     by_method = sorted(cells.items(), key=lambda item: item[1].method)
     for _, group in groupby(by_method, key=lambda item: item[1].method):
-        flat = {name: _flat(cell.settings.model_dump(mode="json")) for name, cell in group}
+        flat = {
+            name: dict(flat_settings(cell.settings.model_dump(mode="json"))) for name, cell in group
+        }
         values = list(flat.values())
         keys = [key for key in values[0] if any(v.get(key) != values[0][key] for v in values)]
         for name, settings in flat.items():
@@ -131,11 +134,3 @@ def variants(cells: dict[str, Cell]) -> dict[str, str]:
             )
             labels[name] = " ".join(parts)
     return labels
-
-
-def _flat(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for key, value in tree.items():
-        branch = isinstance(value, dict)
-        flat |= _flat(value, f"{prefix}{key}.") if branch else {prefix + key: value}
-    return flat

@@ -1,6 +1,7 @@
 """Options and steps that the commands of `recap bench` share."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from recap.benchmark.support_lists import Lists
     from recap.config import AnySettings
     from recap.data import Domain
+    from recap.data.exclusions import Exclusions
 
 Data = Annotated[Path, typer.Option(help="A folder of data sets, or one of them.")]
 Out = Annotated[Path, typer.Option(help="Folder for the results; finished cells are skipped.")]
@@ -40,7 +42,50 @@ On = Annotated[
 Jobs = Annotated[int, typer.Option(min=1, help="Cells at once, each in a process.")]
 
 
-def choose_domains(data: Path, datasets: str) -> "tuple[list[Domain], list[str]]":
+@dataclass(frozen=True)
+class Grid:
+    """What the options of a run add up to: data, shots and seeds, and how they are measured."""
+
+    domains: "list[Domain]"
+    """All of the folder: zero-shot cells learn from those that are not asked for too."""
+    datasets: list[str]
+    shots: list[int]
+    seeds: list[int]
+    draw_by_seed: bool
+    left_out: "Exclusions | None"
+    on: "MeasuredOn"
+    lists: "Lists | None"
+
+    @property
+    def exclude(self) -> str:
+        """The sha256 of the exclusion list, if there is one."""
+        return self.left_out.sha256 if self.left_out else ""
+
+
+def read_grid(
+    data: Path,
+    shots: str,
+    seeds: str,
+    datasets: str,
+    draw_by_seed: bool,
+    supports: Path | None,
+    exclude: Path | None,
+    on: str,
+) -> Grid:
+    """Check the options that all runs share, and read the files that they name."""
+    from recap.benchmark.cells import parse_numbers
+    from recap.data.exclusions import read_exclusions
+
+    where = measured_on(on, exclude)
+    domains, chosen = _choose_domains(data, datasets)
+    left_out = read_exclusions(exclude) if exclude else None
+    counts = _possible_shots(shots, domains)
+    numbers = parse_numbers(seeds)
+    lists = _support_lists(supports, draw_by_seed, domains, chosen, counts)
+    return Grid(domains, chosen, counts, numbers, draw_by_seed, left_out, where, lists)
+
+
+def _choose_domains(data: Path, datasets: str) -> "tuple[list[Domain], list[str]]":
     """All data sets of a folder, and the names of those that were asked for."""
     from recap.data import find_domains
     from recap.errors import InputError
@@ -54,7 +99,7 @@ def choose_domains(data: Path, datasets: str) -> "tuple[list[Domain], list[str]]
     return domains, chosen
 
 
-def possible_shots(shots: str, domains: Sequence["Domain"]) -> list[int]:
+def _possible_shots(shots: str, domains: Sequence["Domain"]) -> list[int]:
     """The shots that were asked for; zero-shot is left out, and that is said, without a source."""
     from recap.benchmark.cells import parse_numbers
 
@@ -69,7 +114,7 @@ def possible_shots(shots: str, domains: Sequence["Domain"]) -> list[int]:
     return wanted
 
 
-def support_lists(
+def _support_lists(
     supports: Path | None,
     draw_by_seed: bool,
     domains: "Sequence[Domain]",

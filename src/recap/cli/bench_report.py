@@ -25,7 +25,7 @@ def figures_command(
     folder = to or out / "figures"
     made = make_figures(out)
     with bars() as report:
-        write_figures(made, folder, lambda done, total, name: report("Figures", done, total, name))
+        write_figures(made, folder, report)
     for kind, figures in made.kinds.items():
         typer.echo(f"{kind}: {len(figures)}")
     for kind, reason in made.skipped.items():
@@ -44,5 +44,5 @@ def report_command(
 
     file = to or out / "report.html"
     with bars() as report:
-        write_report(out, file, lambda done, total, name: report("Figures", done, total, name))
+        write_report(out, file, report)
     typer.echo(f"Written: {file}")

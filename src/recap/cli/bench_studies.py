@@ -11,16 +11,14 @@ from recap.cli.bench_options import (
     DrawBySeed,
     EncoderName,
     Exclude,
+    Grid,
     Jobs,
     On,
     Out,
     Seeds,
     Shots,
     Supports,
-    choose_domains,
-    measured_on,
-    possible_shots,
-    support_lists,
+    read_grid,
     tell_failures,
 )
 from recap.cli.options import Config, Overrides, Preset, settings_from
@@ -69,8 +67,8 @@ def ablate(
     if encoders and study != "backbones":
         raise SettingsError(f"--encoders goes with backbones, not with {study}. Leave it out.")
     values = _encoders(encoders, settings) if study == "backbones" else None
-    grid = (data, out, shots, seeds, datasets, draw_by_seed, supports, exclude, on, jobs)
-    _run(study, settings, values, *grid)
+    grid = read_grid(data, shots, seeds, datasets, draw_by_seed, supports, exclude, on)
+    _run(study, settings, values, grid, out, jobs)
 
 
 def sweep(
@@ -106,9 +104,8 @@ def sweep(
     preset = _published(preset, config, overrides)
     settings = settings_from(preset, config, overrides, encoder={"name": encoder})
     given = values.split(",") if values else None
-    name = f"sweep-{study}"
-    grid = (data, out, shots, seeds, datasets, draw_by_seed, supports, exclude, on, jobs)
-    _run(name, settings, given, *grid)
+    grid = read_grid(data, shots, seeds, datasets, draw_by_seed, supports, exclude, on)
+    _run(f"sweep-{study}", settings, given, grid, out, jobs)
 
 
 def _published(preset: str | None, config: Path | None, overrides: list[str] | None) -> str | None:
@@ -131,41 +128,29 @@ def _run(
     name: str,
     settings: "Settings",
     values: list[str] | None,
-    data: Path,
+    grid: Grid,
     out: Path,
-    shots: str,
-    seeds: str,
-    datasets: str,
-    draw_by_seed: bool,
-    supports: Path | None,
-    exclude: Path | None,
-    on: str,
     jobs: int,
 ) -> None:
-    from recap.benchmark.cells import parse_numbers
     from recap.benchmark.studies import plan_study, run_study
     from recap.benchmark.study_summary import write_summary
     from recap.benchmark.study_tables import study_tables
     from recap.benchmark.table_render import render
     from recap.cli.bench_live import watching
-    from recap.data.exclusions import read_exclusions
 
-    domains, chosen = choose_domains(data, datasets)
-    left_out = read_exclusions(exclude) if exclude else None
-    counts = possible_shots(shots, domains)
     study = plan_study(
         name,
         settings,
-        chosen,
-        counts,
-        parse_numbers(seeds),
+        grid.datasets,
+        grid.shots,
+        grid.seeds,
         values=values,
-        draw_by_seed=draw_by_seed,
-        exclude=left_out.sha256 if left_out else "",
-        on=measured_on(on, exclude),
-        lists=support_lists(supports, draw_by_seed, domains, chosen, counts),
+        draw_by_seed=grid.draw_by_seed,
+        exclude=grid.exclude,
+        on=grid.on,
+        lists=grid.lists,
     )
     with watching() as watch:
-        failed = run_study(study, domains, out, jobs=jobs, exclude=left_out, watch=watch)
+        failed = run_study(study, grid.domains, out, jobs=jobs, exclude=grid.left_out, watch=watch)
     typer.echo(render(study_tables(write_summary(out, name)), "md"))
     tell_failures(failed)

@@ -61,8 +61,8 @@ def calibrate_command(
     kind that will be scored: volumes as volumes, pictures as pictures.
     """
     from recap.peers.loading import load
-    from recap.scoring.calibrate import calibrate, check_request
-    from recap.scoring.calibration import DEFAULT_SENSITIVITY
+    from recap.scoring.calibrate import calibrate
+    from recap.scoring.calibration import DEFAULT_SENSITIVITY, check_request
     from recap.training.devices import choose_device
 
     if sensitivity is not None and not abnormal:

@@ -28,7 +28,7 @@ def check_command(
     from recap.data.inspect import inspect_all
 
     with bars() as report:
-        found = inspect_all(path, lambda done, total, name: report("check", done, total, name))
+        found = inspect_all(path, report)
     for data in found:
         for line in _lines(data, show):
             typer.echo(printable(line))

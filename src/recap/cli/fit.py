@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from recap.cli.bars import Report, bars
+from recap.cli.bars import bars
 from recap.cli.options import Config, Device, Overrides, Preset, RandomWeights, method_settings
 from recap.errors import RecapError
 
 if TYPE_CHECKING:
     from recap.config import AnySettings
+    from recap.peers.fitting import Where
     from recap.scoring.detector import Detector
     from recap.types import Sample
 
@@ -90,6 +91,7 @@ def fit_command(
         shutil.rmtree(work_dir)
     pictures: dict[int, bytes] = {}
     with bars() as report:
+        where: Where = {"work_dir": work_dir, "device": device, "progress": report}
         if sources is not None or target is not None:
             _refuse_beside(
                 "--sources and --target",
@@ -97,12 +99,12 @@ def fit_command(
                 | {"--dataset": dataset, "--shots": shots, "--support": support, "--draw": draw}
                 | {"--keep-thumbnails": keep_thumbnails or None},
             )
-            detector = _zero_shot(sources, target, settings, work_dir, device, report)
+            detector = _zero_shot(sources, target, settings, where)
         else:
             samples = _samples(normal, abnormal, masks, dataset, shots, support, draw)
             if keep_thumbnails:
                 pictures = _thumbnails(samples, settings)
-            detector = _few_shot(method, samples, settings, work_dir, device, report)
+            detector = _few_shot(method, samples, settings, where)
     _finish(detector, out, work_dir, pictures)
 
 
@@ -147,12 +149,7 @@ def _refuse_beside(option: str, given: Mapping[str, object]) -> None:
 
 
 def _few_shot(
-    method: str,
-    samples: "list[Sample]",
-    settings: "AnySettings",
-    work_dir: Path,
-    device: str,
-    report: Report,
+    method: str, samples: "list[Sample]", settings: "AnySettings", where: "Where"
 ) -> "Detector":
     from recap.peers.methods import fit_support, uses_abnormal
     from recap.training.support import load_support
@@ -160,7 +157,6 @@ def _few_shot(
     used = [sample for sample in samples if uses_abnormal(method) or not sample.abnormal]
     support = load_support(used, settings.reading)
     domain = samples[0].domain if samples else ""
-    where = {"work_dir": work_dir, "device": device, "progress": report}
     return fit_support(support, settings, domain=domain, **where)
 
 
@@ -172,12 +168,7 @@ def _thumbnails(samples: "list[Sample]", settings: "AnySettings") -> dict[int, b
 
 
 def _zero_shot(
-    sources: Path | None,
-    target: str | None,
-    settings: "AnySettings",
-    work_dir: Path,
-    device: str,
-    report: Report,
+    sources: Path | None, target: str | None, settings: "AnySettings", where: "Where"
 ) -> "Detector":
     from recap.data import find_domains
     from recap.peers.methods import fit_sources
@@ -186,7 +177,6 @@ def _zero_shot(
     if sources is None or target is None:
         raise RecapError("Zero-shot needs both --sources ROOT and --target NAME.")
     domains = leave_one_out(find_domains(sources), target)
-    where = {"work_dir": work_dir, "device": device, "progress": report}
     return fit_sources(domains, settings, domain=target, **where)
 
 

@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,6 +12,7 @@ from recap.data.cases import Found
 from recap.errors import InputError
 from recap.extras import require
 from recap.io import Case
+from recap.progress import Progress
 from recap.report import case_overlay, save_png
 from recap.report.previews import write_previews
 from recap.report.score_page import write_score_page
@@ -26,8 +27,6 @@ from recap.scoring.shards import TABLE, WHOLE, Shard
 
 if TYPE_CHECKING:
     from recap.report.score_dicom import DicomResults
-
-Progress = Callable[[str, int, int, str], None]
 
 
 @dataclass(frozen=True)

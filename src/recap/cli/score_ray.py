@@ -6,7 +6,7 @@ reads and writes files that all machines share: names and numbers are all that t
 
 import os
 import platform
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -17,9 +17,9 @@ from recap.benchmark.engine_ray import connect, share_of_cluster
 from recap.cli.score_run import Order, Scoring
 from recap.data.cases import Found
 from recap.errors import RecapError
+from recap.progress import Progress, silent
 from recap.scoring.shards import Shard
 
-Progress = Callable[[str, int, int, str], None]
 SHARDS_PER_WORKER = 4
 """More than one, so that a fast worker takes over from a slow one."""
 
@@ -106,7 +106,7 @@ class Worker:
         try:
             if self._scoring is None:
                 self._scoring = self._start()
-            self._scoring.score(shard, lambda stage, done, total, name: None)
+            self._scoring.score(shard, silent)
         except RecapError as error:
             return f"On {platform.node()}: {error}"
         return ""

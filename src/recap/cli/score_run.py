@@ -4,10 +4,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from recap.cli.score_job import Job, Outcome, Progress, Wanted, score_jobs, seeing_alike
+from recap.cli.score_job import Job, Outcome, Wanted, score_jobs, seeing_alike
 from recap.data.cases import find_cases
 from recap.encoders.load import RANDOM
 from recap.errors import InputError, SettingsError
+from recap.progress import Progress
 from recap.runtime.choice import choose_runtime
 from recap.runtime.loading import load_many
 from recap.scoring.bundle import CARD, read_card

@@ -19,11 +19,10 @@ from recap.data.leaks import (
 )
 from recap.data.manifest import read_manifest
 from recap.data.patients import listed_patient, named_patient, slice_of
+from recap.progress import Progress, silent
 from recap.types import Sample
 
 NEIGHBOUR_REACH = 2
-
-Progress = Callable[[str, int, int, str], None]
 
 
 @dataclass(frozen=True)
@@ -63,7 +62,7 @@ class AuditReport:
 
 def audit(
     root: Path,
-    progress: Progress = lambda stage, done, total, detail: None,
+    progress: Progress = silent,
     *,
     cache: Path | None = None,
     workers: int | None = None,

@@ -1,6 +1,5 @@
 """Labelled data sets: the benchmark's layouts, plain folders and CSV manifests as one `Domain`."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -137,12 +136,6 @@ def list_split(root: Path, layout: Layout, split: Split) -> Listing:
         abnormal=_images(folder / "Ungood"),
         mask_folders=[mask for mask in masks if mask.is_dir()],
     )
-
-
-def has_masks(samples: Sequence[Sample]) -> bool:
-    """Tell whether there are abnormal samples and every one of them has a mask."""
-    abnormal = [sample for sample in samples if sample.abnormal]
-    return bool(abnormal) and all(sample.mask is not None for sample in abnormal)
 
 
 def _list_folders(root: Path) -> Listing:

@@ -4,17 +4,14 @@ import os
 import sqlite3
 import time
 import zlib
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, wait
-from concurrent.futures.process import BrokenProcessPool
 from contextlib import closing
 from pathlib import Path
 
 import numpy as np
 
 from recap.data.fingerprints import THUMB_PX, Fingerprint, fingerprint
-from recap.data.processes import process_pool
+from recap.data.processes import run_each
 from recap.errors import InputError
 
 # To be raised with every change to what a fingerprint holds.
@@ -134,45 +131,13 @@ def _run(paths: Sequence[Path], workers: int | None) -> Iterator[Done]:
     if workers is None:
         workers = min(os.cpu_count() or 1, _MOST_WORKERS) if len(paths) >= _WORTH_PROCESSES else 1
     if workers <= 1:
-        yield from ((path, fingerprint(path)) for path in paths)
-        return
-    waiting = deque(paths[k : k + _CHUNK] for k in range(0, len(paths), _CHUNK))
-    while waiting:
-        flying: dict[Future[list[Done]], Sequence[Path]] = {}
-        try:
-            yield from _until_one_dies(waiting, flying, workers)
-        except BrokenProcessPool:
-            # Any of them may have been the cause: each gets a process of its own.
-            for path in (path for chunk in flying.values() for path in chunk):
-                yield _alone(path)
+        return map(_read, paths)
+    return run_each(_read, paths, workers, _unread, _CHUNK)
 
 
-def _until_one_dies(
-    waiting: deque[Sequence[Path]],
-    flying: dict[Future[list[Done]], Sequence[Path]],
-    workers: int,
-) -> Iterator[Done]:
-    pool = process_pool(workers, __name__)
-    try:
-        while waiting or flying:
-            while waiting and len(flying) < 2 * workers:
-                chunk = waiting.popleft()
-                flying[pool.submit(_chunk, chunk)] = chunk
-            for future in wait(flying, return_when=FIRST_COMPLETED).done:
-                made = future.result()
-                del flying[future]
-                yield from made
-    finally:
-        pool.shutdown(wait=True, cancel_futures=True)
+def _read(path: Path) -> Done:
+    return path, fingerprint(path)
 
 
-def _alone(path: Path) -> Done:
-    with process_pool(1, __name__) as pool:
-        try:
-            return pool.submit(_chunk, [path]).result()[0]
-        except BrokenProcessPool:
-            return path, Fingerprint(problem=f"{path}: {_DIED}")
-
-
-def _chunk(paths: Sequence[Path]) -> list[Done]:
-    return [(path, fingerprint(path)) for path in paths]
+def _unread(path: Path) -> Done:
+    return path, Fingerprint(problem=f"{path}: {_DIED}")

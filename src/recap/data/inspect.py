@@ -5,7 +5,7 @@ Fitting stops at the first problem; here every file is looked at and every probl
 
 import os
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -26,6 +26,7 @@ from recap.data.manifest import Split, read_manifest
 from recap.data.supports import known_patient
 from recap.errors import InputError, RecapError
 from recap.fetch import sha256_of
+from recap.progress import Progress, silent
 from recap.types import CLASSES, Sample
 
 ProblemKind = Literal[
@@ -46,7 +47,6 @@ MARKS_NOTHING = "it marks nothing"
 """What is wrong with an empty mask."""
 # Each thread holds one decoded image.
 THREADS = min(4, os.cpu_count() or 1)
-Progress = Callable[[int, int, str], None]
 
 
 @dataclass(frozen=True)
@@ -93,9 +93,7 @@ class _Look:
     problems: tuple[Problem, ...] = ()
 
 
-def inspect_all(
-    path: Path, progress: Progress = lambda done, total, name: None
-) -> list[DataReport]:
+def inspect_all(path: Path, progress: Progress = silent) -> list[DataReport]:
     """Inspect a data set, or all data sets in a folder, in the paper's order."""
     path = Path(path)
     if layout_of(path) or not path.is_dir():
@@ -105,7 +103,7 @@ def inspect_all(
     return sorted(reports, key=lambda r: paper_order(r.name)) or [inspect_data(path, progress)]
 
 
-def inspect_data(path: Path, progress: Progress = lambda done, total, name: None) -> DataReport:
+def inspect_data(path: Path, progress: Progress = silent) -> DataReport:
     """Look at every file of a data set: a folder of any known layout, or a CSV manifest."""
     path = Path(path)
     if not path.exists():
@@ -214,11 +212,11 @@ def _look_at_all(samples: Sequence[Sample], progress: Progress) -> list[_Look]:
     with ThreadPoolExecutor(THREADS) as threads:
         try:
             for index, look in enumerate(threads.map(_look, samples)):
-                progress(index, len(samples), samples[index].path.name)
+                progress("check", index, len(samples), samples[index].path.name)
                 looks.append(look)
         finally:  # Ctrl-C would otherwise wait for all that is queued
             threads.shutdown(wait=False, cancel_futures=True)
-    progress(len(samples), len(samples), "")
+    progress("check", len(samples), len(samples), "")
     return looks
 
 

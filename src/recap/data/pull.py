@@ -16,6 +16,7 @@ from recap.atomic import write_atomic
 from recap.data.benchmark import PAPER_NAMES, Domain, layout_of, paper_order, read_domain
 from recap.errors import InputError, SettingsError
 from recap.fetch import download, unpack_archive
+from recap.progress import Progress, silent
 
 RECORD = "pulled.json"
 MB = 10**6
@@ -42,7 +43,6 @@ SOURCES = {
     )
 }
 
-Report = Callable[[str, int, int, str], None]
 Say = Callable[[str], None]
 
 
@@ -53,7 +53,7 @@ def pull(
     *,
     url: str | None = None,
     sha256: str | None = None,
-    report: Report = lambda stage, done, total, detail: None,
+    report: Progress = silent,
     say: Say = lambda line: None,
 ) -> list[Domain]:
     """Get a prepared benchmark into a folder: all of its domains, or those named.
@@ -138,7 +138,7 @@ def _read_record(to: Path) -> dict[str, Any]:
 
 
 def _unpack_domains(
-    archive: Path, to: Path, domains: Sequence[str], all_needed: bool, report: Report
+    archive: Path, to: Path, domains: Sequence[str], all_needed: bool, report: Progress
 ) -> None:
     """Unpack beside, then move into place, so that a domain is there whole or not at all."""
     scratch = to / f".{archive.name}.unpacking"

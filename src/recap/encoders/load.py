@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from recap.config import EncoderSettings
+from recap.encoders.header import VISION_TOWERS
 from recap.encoders.registry import CLIP, IMAGENET, Triple, find
 from recap.encoders.weights import locate
 from recap.errors import WeightsError
@@ -97,7 +98,7 @@ def _read_config(folder: Path) -> dict[str, Any]:
 
 
 def _family_name(config: dict[str, Any]) -> str:
-    from recap.encoders.vit import FAMILIES, VISION_TOWERS
+    from recap.encoders.vit import FAMILIES
 
     kind = str(config.get("model_type", ""))
     kind = VISION_TOWERS.get(kind, kind)

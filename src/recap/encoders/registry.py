@@ -7,8 +7,6 @@ from typing import Any
 
 from recap.errors import WeightsError
 
-DEFAULT_ENCODER = "dinov2-small"
-
 Triple = tuple[float, float, float]
 IMAGENET: tuple[Triple, Triple] = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 CLIP: tuple[Triple, Triple] = (
@@ -220,11 +218,3 @@ def unknown_encoder(name: str, also: Iterable[str] = ()) -> WeightsError:
         f"No encoder is called '{name}'.{hint} Known names: {', '.join(known)}; "
         "a hub id 'organisation/model' or the path of a folder will do as well."
     )
-
-
-def get(name: str) -> EncoderEntry:
-    """The entry with this name or hub id; an error with the nearest name if there is none."""
-    entry = find(name)
-    if entry is None:
-        raise unknown_encoder(name)
-    return entry

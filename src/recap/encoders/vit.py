@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from recap.encoders.memo import TapsMemo
+from recap.errors import SettingsError
 
 
 @dataclass(frozen=True)
@@ -87,13 +88,6 @@ FAMILIES: dict[str, Family] = {
         lambda m: m.layers, lambda c: 1, "position_embeddings", "layernorm",
     ),
 }  # fmt: skip
-
-# A checkpoint of image and text towers names the pair; we want its vision tower.
-VISION_TOWERS = {
-    "clip": "clip_vision_model",
-    "siglip": "siglip_vision_model",
-    "siglip2": "siglip2_vision_model",
-}
 
 
 class Encoder(nn.Module):
@@ -217,8 +211,6 @@ def quarter_layers(depth: int) -> tuple[int, ...]:
 def check_layers(layers: tuple[int, ...], depth: int) -> None:
     """Refuse layers that do not exist or do not ascend."""
     if list(layers) != sorted(set(layers)) or layers[0] < 1 or layers[-1] > depth:
-        from recap.errors import SettingsError
-
         raise SettingsError(
             f"encoder.layers = {list(layers)}: give ascending block numbers from 1 to {depth}."
         )

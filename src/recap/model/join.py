@@ -2,7 +2,8 @@
 
 import torch
 
-from recap.model.recap import DET, ReCAP
+from recap.model.recap import ReCAP
+from recap.model.tokens import DET
 
 
 def join_heads(maps: ReCAP, scores: ReCAP) -> ReCAP:

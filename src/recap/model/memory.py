@@ -13,14 +13,14 @@ CHUNK_ROWS = 16_384
 """Rows compared at once: bounds the similarity matrix, whatever the size of the memory."""
 
 
-def build_memory(tokens: Tensor, coreset: int | None = None) -> Tensor:
+def build_memory(tokens: Tensor) -> Tensor:
     """Unit rows of all patches of all images: (N, R, C) -> (M, C)."""
-    return choose_rows(tokens, coreset)[0]
+    return F.normalize(tokens.flatten(0, 1), dim=-1)
 
 
-def choose_rows(tokens: Tensor, coreset: int | None = None) -> tuple[Tensor, Tensor | None]:
+def choose_rows(tokens: Tensor, coreset: int | None) -> tuple[Tensor, Tensor | None]:
     """The memory's rows and, if it is a coreset, which of the N · R patches they are: (M,)."""
-    rows = F.normalize(tokens.flatten(0, 1), dim=-1)
+    rows = build_memory(tokens)
     if coreset is None or coreset >= len(rows):
         return rows, None
     chosen = k_centre(rows, coreset)

@@ -30,13 +30,7 @@ from recap.model.prototypes import (
     random_prototypes,
 )
 from recap.model.scorer import BranchOutput, Output, Scorer
-
-SEG, DET = 0, 1
-"""Positions of the branches, as in `recap.types.BRANCHES`."""
-
-Tokens = Sequence[tuple[Tensor, Tensor]]
-"""Scoring tokens of every layer, as (seg, det), each (B, R, C). Kept apart rather than stacked:
-no copies, and what one layer and branch needs fits the processor's cache."""
+from recap.model.tokens import DET, SEG, Tokens
 
 Teacher = Literal["masks", "labels"]
 """What a single branch was taught by."""
@@ -389,11 +383,3 @@ class ReCAP(Scorer):
         self.memory_origin = (
             torch.stack(chosen).unflatten(0, (-1, len(branches))) if chosen else None
         )
-
-
-def concatenate(images: Sequence[Tokens]) -> Tokens:
-    """Join the tokens of several images along the batch."""
-    return [
-        (torch.cat([seg for seg, _ in layer]), torch.cat([det for _, det in layer]))
-        for layer in zip(*images, strict=True)
-    ]

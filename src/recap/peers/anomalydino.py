@@ -17,9 +17,9 @@ from recap.model.memory import build_memory, nearest_distance
 from recap.model.scorer import Output, Scorer
 from recap.peers.anomalydino_mask import foreground, shows_an_object
 from recap.peers.fitting import Fitted, Job
-from recap.peers.held_out import held_out_scale, only_normal
 from recap.peers.images import LabelledImages
 from recap.peers.layer_tokens import checked_layers, layer_tokens
+from recap.peers.map_scale import held_out_scale
 from recap.peers.rotation import rotate
 from recap.peers.smoothing import gaussian_smooth
 
@@ -99,7 +99,7 @@ def build(encoder: Encoder, options: Options) -> AnomalyDINO:
 @torch.no_grad()
 def fit(model: AnomalyDINO, images: LabelledImages, job: Job) -> Fitted:
     """Remember all patches of the normal images at every angle."""
-    normal, turns = only_normal(images), model.options.rotations
+    normal, turns = images.only_normal(), model.options.rotations
     encoded = []
     for index in range(len(normal)):
         job.progress("encode", index, len(normal), "")

@@ -118,9 +118,8 @@ def build(encoder: Backbone, options: Options) -> DRA:
 
 def fit(model: DRA, images: LabelledImages, job: Job) -> Fitted:
     """Train the network and its heads, then take the reference set's features."""
-    options, seed = model.options, job.settings.seed
-    few_shot = not job.zero_shot
-    copies = images.with_copies() if options.copies and few_shot else images
+    options = model.options
+    copies = images.with_copies() if options.copies and not job.zero_shot else images
     sampler = Sampler(copies, options.rotation_deg)
 
     def loss(indices: list[int]) -> Tensor:
@@ -134,14 +133,11 @@ def fit(model: DRA, images: LabelledImages, job: Job) -> Fitted:
         loss,
         torch.optim.Adam(model.parameters(), lr=LEARNING_RATE, weight_decay=WEIGHT_DECAY),
         options.steps * options.batch_size,
+        job,
         epochs=options.epochs,
-        batch_size=options.batch_size,
-        seed=seed,
-        progress=job.progress,
-        checkpoint=job.checkpoint,
         rate=lambda epoch: 0.1 ** (epoch // DECAY_EPOCHS),
     )
-    remember(model, images, seed)
+    remember(model, images, job.settings.seed)
     return Fitted({"loss": last})
 
 

@@ -14,9 +14,8 @@ A method with a backbone of its own also has `load_encoder(settings, seed)`.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
-import numpy as np
 import torch
 
 from recap.config import EncoderSettings, PeerSettings
@@ -26,14 +25,15 @@ from recap.encoders.vit import Encoder
 from recap.errors import InputError
 from recap.model.scorer import Scorer
 from recap.peers.images import LabelledImages, source_images, support_images
+from recap.peers.map_scale import scale_of_images
 from recap.peers.registry import Peer, find_peer
+from recap.progress import Progress, silent
 from recap.scoring.bundle import Mode
 from recap.scoring.detector import Detector
 from recap.training.assemble import assemble, fingerprint
-from recap.training.checkpoint import Checkpoint
+from recap.training.checkpoint import Checkpoint, open_checkpoint
 from recap.training.devices import choose_device
 from recap.training.prefix_store import PrefixStore
-from recap.training.progress import Progress, silent
 from recap.training.support import SupportImage
 from recap.training.zeroshot import source_records, source_samples
 
@@ -73,15 +73,21 @@ class Fitted:
     """Map values drawn from nothing to full strength; None: from the maps of the normal images."""
 
 
+class Where(TypedDict, total=False):
+    """Where a method is fitted, and who hears of it; the same for every way of fitting."""
+
+    work_dir: Path | None
+    device: str
+    progress: Progress
+    encoder: Any
+
+
 def fit_few_shot(
     support: Sequence[SupportImage],
     settings: PeerSettings,
     *,
-    work_dir: Path | None = None,
-    device: str = "auto",
-    progress: Progress = silent,
-    encoder: Any = None,
     domain: str = "",
+    **where: Unpack[Where],
 ) -> Detector:
     """Fit on the target's own images; `domain` names what they show, for methods with text."""
     peer = find_peer(settings.method)
@@ -92,41 +98,27 @@ def fit_few_shot(
         raise InputError(f"{peer.title} needs abnormal images too. Give some with --abnormal.")
     records: list[dict[str, Any]] = [dict(item.record) for item in ordered]
     mode: Mode = "few-shot" if any(item.abnormal for item in ordered) else "normal-only"
-    return _fit(
-        peer,
-        settings,
-        mode,
-        records,
-        lambda size: support_images(ordered, size, domain),
-        domain,
-        (work_dir, device, progress, encoder),
-    )
+
+    def images(size_px: int) -> LabelledImages:
+        return support_images(ordered, size_px, domain)
+
+    return _fit(peer, settings, mode, records, images, domain, **where)
 
 
 def fit_zero_shot(
-    sources: Sequence[Domain],
-    settings: PeerSettings,
-    *,
-    work_dir: Path | None = None,
-    device: str = "auto",
-    progress: Progress = silent,
-    encoder: Any = None,
-    domain: str = "",
+    sources: Sequence[Domain], settings: PeerSettings, *, domain: str = "", **where: Unpack[Where]
 ) -> Detector:
     """Fit on the pools of other domains; `domain` names the one that will be scored."""
     peer = find_peer(settings.method)
     if peer.zero_shot == "no":
         raise InputError(f"{peer.title} has no zero-shot form: it needs images of the target.")
     samples = source_samples(sources, "pool")
-    return _fit(
-        peer,
-        settings,
-        "zero-shot",
-        [dict(record) for record in source_records(samples)],
-        lambda size: source_images(samples, size, settings.reading),
-        domain,
-        (work_dir, device, progress, encoder),
-    )
+    records: list[dict[str, Any]] = [dict(record) for record in source_records(samples)]
+
+    def images(size_px: int) -> LabelledImages:
+        return source_images(samples, size_px, settings.reading)
+
+    return _fit(peer, settings, "zero-shot", records, images, domain, **where)
 
 
 def _fit(
@@ -136,9 +128,12 @@ def _fit(
     records: list[dict[str, Any]],
     images_at: Callable[[int], LabelledImages],
     target: str,
-    where: tuple[Path | None, str, Progress, Any],
+    *,
+    work_dir: Path | None = None,
+    device: str = "auto",
+    progress: Progress = silent,
+    encoder: Any = None,
 ) -> Detector:
-    work_dir, device, progress, encoder = where
     module = peer.module
     options = module.Options(**settings.options)
     with torch.random.fork_rng():
@@ -146,12 +141,12 @@ def _fit(
         encoder = encoder or encoder_of(peer, settings.encoder, settings.seed)
         model: Scorer = module.build(encoder, options).to(choose_device(device))
         mark = fingerprint(mode, settings, encoder, records)
-        checkpoint = Checkpoint(work_dir, mark) if work_dir else None
+        checkpoint = open_checkpoint(work_dir, mark)
         images = images_at(encoder.input_px)
         job = Job(settings, options, mode == "zero-shot", progress, checkpoint, work_dir, target)
         fitted: Fitted = module.fit(model, images, job)
     model.eval()
-    scale = fitted.map_scale or map_scale(model, images)
+    scale = fitted.map_scale or scale_of_images(model, images)
     statement = module.STATEMENT
     if peer.extends(job.zero_shot):
         shots = "Zero-shot" if job.zero_shot else "Few-shot"
@@ -165,13 +160,3 @@ def encoder_of(peer: Peer, settings: EncoderSettings, seed: int) -> Any:
         peer.module, "load_encoder", load_encoder
     )
     return own(settings, seed)
-
-
-@torch.no_grad()
-def map_scale(model: Scorer, images: LabelledImages, most: int = 16) -> tuple[float, float]:
-    """Maps are drawn from the 90th percentile of normal pixels, at full strength from where the
-    most abnormal of them would be if it were as far above again."""
-    chosen = images.positions(abnormal=False)[:most]
-    maps = [model(images.stack([i]).to(model.device)).map[0].cpu().numpy() for i in chosen]
-    low, high = np.quantile(np.stack(maps), (0.90, 1.0))
-    return float(low), float(high + max(high - low, 1e-3))

@@ -38,6 +38,19 @@ class LabelledImages:
         """Where the images of one class are."""
         return (self.abnormal == abnormal).nonzero().flatten().tolist()
 
+    def only_normal(self) -> "LabelledImages":
+        """The normal images, for methods that learn from nothing else."""
+        chosen = self.positions(abnormal=False)
+        return LabelledImages(
+            lambda index: self.pixels(chosen[index]),
+            self.abnormal[chosen],
+            self.masks[chosen],
+            self.has_mask[chosen],
+            self.origin[chosen],
+            self.domain[chosen],
+            self.domains,
+        )
+
     def with_copies(self) -> "LabelledImages":
         """The benchmark's eleven fixed copies of every image, those of one image together."""
         pixels, masks = augment(self.stack(range(len(self))), self.masks)

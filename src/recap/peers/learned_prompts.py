@@ -104,11 +104,8 @@ def train_with_prompts(
             [p for p in trained.parameters() if p.requires_grad], options.learning_rate, BETAS
         ),
         count,
+        job,
         epochs=options.epochs,
-        batch_size=options.batch_size,
-        seed=job.settings.seed,
-        progress=job.progress,
-        checkpoint=job.checkpoint,
     )
     with torch.no_grad():
         model.text = prompts(tower)

@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from recap.config import AnySettings, PeerSettings, resolve_settings
 from recap.errors import SettingsError
@@ -13,6 +13,7 @@ from recap.peers.settings import resolve_peer
 
 if TYPE_CHECKING:
     from recap.data.benchmark import Domain
+    from recap.peers.fitting import Where
     from recap.scoring.detector import Detector
     from recap.training.support import SupportImage
 
@@ -75,9 +76,13 @@ def encoder_for(settings: AnySettings) -> Any:
 
 
 def fit_support(
-    support: "Sequence[SupportImage]", settings: AnySettings, *, domain: str = "", **where: Any
+    support: "Sequence[SupportImage]",
+    settings: AnySettings,
+    *,
+    domain: str = "",
+    **where: "Unpack[Where]",
 ) -> "Detector":
-    """Fit on the target's own images; `where`: work_dir, device, progress, encoder."""
+    """Fit on the target's own images."""
     if isinstance(settings, PeerSettings):
         from recap.peers import fitting
 
@@ -88,9 +93,13 @@ def fit_support(
 
 
 def fit_sources(
-    sources: "Sequence[Domain]", settings: AnySettings, *, domain: str = "", **where: Any
+    sources: "Sequence[Domain]",
+    settings: AnySettings,
+    *,
+    domain: str = "",
+    **where: "Unpack[Where]",
 ) -> "Detector":
-    """Fit on the pools of other domains, to score `domain`; `where` as for `fit_support`."""
+    """Fit on the pools of other domains, to score `domain`."""
     if isinstance(settings, PeerSettings):
         from recap.peers import fitting
 

@@ -25,7 +25,7 @@ from recap.model.scorer import BranchOutput, Output, Scorer
 from recap.peers.fitting import Fitted, Job
 from recap.peers.images import LabelledImages
 from recap.peers.learned_prompts import text_channels
-from recap.peers.memory_scale import scale_without_own_rows
+from recap.peers.map_scale import scale_without_own_rows
 from recap.peers.prompts import anchors_of, features_of, tower_for
 from recap.peers.training import train
 from recap.training.prefix_store import PrefixStore
@@ -222,11 +222,8 @@ def _train(
         loss,
         torch.optim.Adam(trained, lr=rate, betas=BETAS),
         len(images),
+        job,
         epochs=options.epochs,
-        batch_size=options.batch_size,
-        seed=job.settings.seed,
-        progress=job.progress,
-        checkpoint=job.checkpoint,
         clip=(trained, options.clip_norm) if options.clip_norm else None,
     )
 

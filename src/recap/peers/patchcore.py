@@ -16,9 +16,9 @@ from recap.encoders.vit import Encoder, quarter_layers
 from recap.model.maps import upsample
 from recap.model.scorer import Output, Scorer
 from recap.peers.fitting import Fitted, Job
-from recap.peers.held_out import held_out_scale, only_normal
 from recap.peers.images import LabelledImages
 from recap.peers.layer_tokens import checked_layers, layer_tokens
+from recap.peers.map_scale import held_out_scale
 from recap.peers.patchcore_memory import coreset_rows, density_weight, nearest_rows
 from recap.peers.smoothing import gaussian_smooth
 
@@ -99,7 +99,7 @@ def build(encoder: Encoder, options: Options) -> PatchCore:
 @torch.no_grad()
 def fit(model: PatchCore, images: LabelledImages, job: Job) -> Fitted:
     """Remember a coreset of the normal images' patches."""
-    normal = only_normal(images)
+    normal = images.only_normal()
     tokens = job.encoded(model, normal)[list(range(len(normal)))].to(model.device)  # (K, R, C)
     rows, options = tokens.flatten(0, 1), model.options
     chosen = coreset_rows(rows, options.coreset, options.projection, job.settings.seed)

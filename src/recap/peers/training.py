@@ -10,8 +10,7 @@ from torch.nn.utils import clip_grad_norm_
 from torch.optim import Optimizer
 
 from recap.errors import TrainingError
-from recap.training.checkpoint import Checkpoint
-from recap.training.progress import Progress
+from recap.peers.fitting import Job
 
 SAVE_EVERY_S = 10.0
 
@@ -24,21 +23,21 @@ def train(
     loss: Loss,
     optimiser: Optimizer,
     count: int,
+    job: Job,
     *,
     epochs: int,
-    batch_size: int,
-    seed: int,
-    progress: Progress,
-    checkpoint: Checkpoint | None = None,
     rate: Callable[[int], float] = lambda epoch: 1.0,
     clip: tuple[list[nn.Parameter], float] | None = None,
 ) -> float:
-    """Train on `count` images; returns the mean loss of the last epoch.
+    """Train on `count` images in batches of `job.options.batch_size`.
+
+    Returns the mean loss of the last epoch.
 
     `rate` is the factor of the learning rates in an epoch (counted from 0); `clip` bounds the
     length of the gradient of some parameters. Order and dropout of an epoch depend on the seed
     and the epoch alone, so that a fit that was interrupted ends as one that was not.
     """
+    batch_size, checkpoint, progress = job.options.batch_size, job.checkpoint, job.progress
     rates = [group["lr"] for group in optimiser.param_groups]
     done, last = checkpoint.restore(model, optimiser) if checkpoint else (0, {})
     mean, saved = last.get("loss", 0.0), time.monotonic()
@@ -47,7 +46,7 @@ def train(
     for epoch in range(done, epochs):
         for group, full in zip(optimiser.param_groups, rates, strict=True):
             group["lr"] = full * rate(epoch)
-        torch.manual_seed((seed * 1_000_003 + epoch) % 2**63)
+        torch.manual_seed((job.settings.seed * 1_000_003 + epoch) % 2**63)
         order, total = torch.randperm(count).tolist(), 0.0
         for start in range(0, count, batch_size):
             indices = order[start : start + batch_size]

@@ -19,7 +19,7 @@ from recap.model.memory import build_memory, nearest_distance
 from recap.model.scorer import Output, Scorer
 from recap.peers.fitting import Fitted, Job
 from recap.peers.images import LabelledImages
-from recap.peers.memory_scale import scale_without_own_rows
+from recap.peers.map_scale import scale_without_own_rows
 from recap.peers.training import train
 from recap.training.prefix_store import PrefixStore
 
@@ -170,9 +170,6 @@ def _train(model: UniADet, images: LabelledImages, tokens: PrefixStore, job: Job
         loss,
         torch.optim.Adam([model.weights], lr=options.learning_rate, betas=BETAS),
         len(images),
+        job,
         epochs=options.epochs or (ZERO_SHOT_EPOCHS if job.zero_shot else FEW_SHOT_EPOCHS),
-        batch_size=options.batch_size,
-        seed=job.settings.seed,
-        progress=job.progress,
-        checkpoint=job.checkpoint,
     )

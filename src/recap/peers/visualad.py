@@ -155,11 +155,8 @@ def fit(model: VisualAD, images: LabelledImages, job: Job) -> Fitted:
         loss,
         optimiser_of(model),
         len(given),
+        job,
         epochs=epochs,
-        batch_size=options.batch_size,
-        seed=job.settings.seed,
-        progress=job.progress,
-        checkpoint=job.checkpoint,
         rate=cosine_to(epochs, FINAL_RATE),
         clip=([model.tokens], options.clip_norm),
     )

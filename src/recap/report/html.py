@@ -1,12 +1,12 @@
 """One self-contained HTML page: no scripts, no links to elsewhere, pictures inside."""
 
-import base64
 import math
 from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
 
 from recap.atomic import write_atomic
+from recap.report.document import definitions, document, png_source
 from recap.report.page_style import STYLE
 
 DISCLAIMER = (
@@ -20,8 +20,6 @@ SCALE_NOTE = (
     "and values up to the left end leave the image as it is."
 )
 LEGEND_ALT = "Colour bar of the fixed scale, from dark (low) to yellow (high)"
-# Even if escaping failed somewhere, the browser would load and run nothing.
-_POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
 
 
 @dataclass(frozen=True)
@@ -57,9 +55,8 @@ def write_report(report: Report, path: Path) -> None:
 
 def render_report(report: Report) -> str:
     """The page as text."""
-    title = escape(report.title)
     parts = [
-        f"<header><h1>{title}</h1><p class='notice'>{DISCLAIMER}</p></header>",
+        f"<header><h1>{escape(report.title)}</h1><p class='notice'>{DISCLAIMER}</p></header>",
         "<main>",
         _summary(report.summary),
         _table(report.table),
@@ -67,25 +64,13 @@ def render_report(report: Report) -> str:
         _images(report),
         "</main>",
     ]
-    return (
-        "<!DOCTYPE html>\n<html lang='en'>\n<head>\n<meta charset='utf-8'>\n"
-        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">\n'
-        "<meta name='viewport' content='width=device-width, initial-scale=1'>\n"
-        f"<title>{title}</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n"
-        + "\n".join(part for part in parts if part)
-        + "\n</body>\n</html>\n"
-    )
+    return document(report.title, STYLE, "\n".join(part for part in parts if part))
 
 
 def _summary(facts: list[tuple[str, str]]) -> str:
     if not facts:
         return ""
-    return f"<section aria-label='Key facts'>{_definitions('facts', facts)}</section>"
-
-
-def _definitions(css_class: str, pairs: list[tuple[str, str]]) -> str:
-    cells = "".join(f"<div><dt>{escape(k)}</dt><dd>{escape(v)}</dd></div>" for k, v in pairs)
-    return f"<dl class='{css_class}'>{cells}</dl>"
+    return f"<section aria-label='Key facts'>{definitions('facts', facts)}</section>"
 
 
 def _table(table: list[list[str]] | None) -> str:
@@ -130,7 +115,7 @@ def _card(row: ReportRow) -> str:
     figures = [_figure(row.input_png, "Input", row), _figure(row.map_png, "Anomaly map", row)]
     if row.truth_png is not None:
         figures.append(_figure(row.truth_png, "Ground truth", row))
-    details = _definitions("details", list(row.details.items())) if row.details else ""
+    details = definitions("details", row.details.items()) if row.details else ""
     return (
         f"<article class='card'><div class='top'><h3><bdi>{escape(row.name)}</bdi></h3>"
         f"{_chip(row.label)}</div>{_score(row.score)}"
@@ -164,5 +149,4 @@ def _figure(png: bytes, caption: str, row: ReportRow) -> str:
 
 
 def _picture(png: bytes, alt: str) -> str:
-    data = base64.b64encode(png).decode("ascii")
-    return f'<img src="data:image/png;base64,{data}" alt="{escape(alt)}">'
+    return f'<img src="{png_source(png)}" alt="{escape(alt)}">'

@@ -11,7 +11,7 @@ Only cases with the highest scores have them: a page with thousands of pictures 
 
 import csv
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,6 +23,7 @@ from recap.config import ReadingSettings
 from recap.data.cases import Found
 from recap.errors import RecapError
 from recap.io import Case
+from recap.progress import Progress, silent
 from recap.report.case_overlay import slide_picture
 from recap.report.overlay import as_picture, encode_png, map_layer
 from recap.scoring.bundle import thumbnail_file
@@ -34,7 +35,6 @@ if TYPE_CHECKING:  # it brings torch, which the page does without
 
 PREVIEW_PX = 512
 SHOWN_CASES = 200
-Progress = Callable[[str, int, int, str], None]
 
 
 @dataclass(frozen=True)
@@ -52,10 +52,10 @@ def preview_files(case: str) -> PreviewFiles:
     return PreviewFiles(f"previews/{case}.png", f"preview_maps/{case}.png", f"why/{case}.json")
 
 
-def shown_rows(rows: Sequence[Row], most: int = SHOWN_CASES) -> list[Row]:
+def shown_rows(rows: Sequence[Row]) -> list[Row]:
     """The scored cases that the page shows with pictures: the highest scores."""
     scored = [row for row in rows if row.status == "ok"]
-    return sorted(scored, key=lambda row: -float(row.score))[:most]
+    return sorted(scored, key=lambda row: -float(row.score))[:SHOWN_CASES]
 
 
 def write_previews(
@@ -65,7 +65,7 @@ def write_previews(
     out: Path,
     reading: ReadingSettings,
     bundle: Path | None = None,
-    progress: Progress = lambda stage, done, total, name: None,
+    progress: Progress = silent,
 ) -> dict[str, str]:
     """Write the previews that are missing; returns the cases that have none, with the reason.
 

@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from recap.atomic import write_atomic
+from recap.report.document import definitions, document, png_source
 from recap.report.html import DISCLAIMER, LEGEND_ALT, SCALE_NOTE
 from recap.report.overlay import encode_png, legend
 from recap.report.page_style import STYLE
-from recap.report.score_page_cases import Shown, cards, png_source
+from recap.report.score_page_cases import Shown, cards
 from recap.report.score_page_histogram import histogram
 from recap.report.score_page_script import SCRIPT
 from recap.report.score_page_style import PAGE_STYLE
@@ -56,19 +57,13 @@ def render_score_page(scored: ScoredFolder) -> str:
 
 
 def _page(title: str, body: str) -> str:
-    style = f"\n{STYLE}{PAGE_STYLE}"
-    script = f"\n{SCRIPT}"
+    style, script = STYLE + PAGE_STYLE, f"\n{SCRIPT}"
+    in_page = f"\n{style}"  # what is hashed is all between the tags
     policy = (
-        f"default-src 'none'; img-src data:; style-src {_hash(style)}; "
+        f"default-src 'none'; img-src data:; style-src {_hash(in_page)}; "
         f"script-src {_hash(script)}; base-uri 'none'; form-action 'none'"
     )
-    return (
-        "<!DOCTYPE html>\n<html lang='en'>\n<head>\n<meta charset='utf-8'>\n"
-        f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
-        "<meta name='viewport' content='width=device-width, initial-scale=1'>\n"
-        f"<title>{escape(title)}</title>\n<style>{style}</style>\n</head>\n<body>\n"
-        f"{body}\n<script>{script}</script>\n</body>\n</html>\n"
-    )
+    return document(title, style, f"{body}\n<script>{script}</script>", policy)
 
 
 def _hash(text: str) -> str:
@@ -120,16 +115,9 @@ def _facts(scored: ScoredFolder) -> str:
     if "guarantee" in decided:
         long.append(("What that promises", decided["guarantee"]))
     return (
-        f"<section aria-label='Key facts'>{_definitions('facts', short)}"
-        f"{_definitions('facts long', long)}</section>"
+        f"<section aria-label='Key facts'>{definitions('facts', short)}"
+        f"{definitions('facts long', long)}</section>"
     )
-
-
-def _definitions(kind: str, pairs: list[tuple[str, str]]) -> str:
-    cells = "".join(
-        f"<div><dt>{escape(key)}</dt><dd>{escape(str(value))}</dd></div>" for key, value in pairs
-    )
-    return f"<dl class='{kind}'>{cells}</dl>"
 
 
 def _when(manifest: dict[str, Any]) -> str:

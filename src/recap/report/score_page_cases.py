@@ -1,11 +1,11 @@
 """The cards of a scored folder's page: picture, map, regions, and why."""
 
-import base64
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from typing import Any
 
+from recap.report.document import png_source
 from recap.report.score_page_table import chip, number
 from recap.report.score_page_why import why_block
 from recap.report.scored_folder import Preview, RegionRow
@@ -28,11 +28,6 @@ def cards(shown: Sequence[Shown], numbers: Mapping[str, int]) -> str:
     return "\n".join(_card(item, numbers[item.row.case]) for item in shown)
 
 
-def png_source(png: bytes) -> str:
-    """A picture as an address that holds it."""
-    return f"data:image/png;base64,{base64.b64encode(png).decode('ascii')}"
-
-
 def _card(item: Shown, index: int) -> str:
     row = item.row
     facts = [f"score <strong>{number(row.score)}</strong>"]
@@ -43,7 +38,7 @@ def _card(item: Shown, index: int) -> str:
         f"<div class='top'><h3><bdi>{escape(row.case)}</bdi></h3>{chip(row)}</div>"
         f"<p class='numbers'>{' · '.join(facts)}</p>"
         f"<div class='halves'><div class='says'>{_picture(item)}</div>"
-        f"<div class='says'>{why_block(item.preview, png_source)}</div>"
+        f"<div class='says'>{why_block(item.preview)}</div>"
         f"{_regions(item)}</div></article>"
     )
 

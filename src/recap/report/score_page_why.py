@@ -1,32 +1,32 @@
 """Why the map has its peak there: the nearest normal patch, and what each layer adds."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from html import escape
 from typing import Any
 
+from recap.report.document import png_source
 from recap.report.scored_folder import Preview
 
-Source = Callable[[bytes], str]
 SOURCES = {"prototype": "Prototypes", "memory": "Memory", "appearance": "Image as a whole"}
 
 
-def why_block(preview: Preview, as_source: Source) -> str:
+def why_block(preview: Preview) -> str:
     """The explanation of a case's peak; empty where there is none, or a damaged one."""
     if "map_value" not in preview.why:
         return ""
     try:
-        return _block(preview, as_source)
+        return _block(preview)
     except (KeyError, TypeError, ValueError, AttributeError):
         return "<p class='quiet'>The explanation of this case is damaged. Score it again.</p>"
 
 
-def _block(preview: Preview, as_source: Source) -> str:
+def _block(preview: Preview) -> str:
     why = preview.why
     x, y = why["xy_px"]
     parts = [
         "<h4>Why here</h4>",
         f"<p>The map's peak, {float(why['map_value']):.3g}, is at x {int(x)}, y {int(y)}.</p>",
-        _nearest(why, preview.support, as_source),
+        _nearest(why, preview.support),
     ]
     if why.get("note"):
         parts.append(f"<p class='quiet'>{escape(str(why['note']))}</p>")
@@ -39,7 +39,7 @@ def _block(preview: Preview, as_source: Source) -> str:
     return "".join(parts)
 
 
-def _nearest(why: dict[str, Any], support: bytes | None, as_source: Source) -> str:
+def _nearest(why: dict[str, Any], support: bytes | None) -> str:
     nearest = why.get("nearest")
     if not nearest:
         return ""
@@ -57,10 +57,10 @@ def _nearest(why: dict[str, Any], support: bytes | None, as_source: Source) -> s
     )
     if support is None:
         return text
-    return f"<div class='nearest'>{_support(support, origin, as_source)}{text}</div>"
+    return f"<div class='nearest'>{_support(support, origin)}{text}</div>"
 
 
-def _support(png: bytes, origin: dict[str, Any], as_source: Source) -> str:
+def _support(png: bytes, origin: dict[str, Any]) -> str:
     ring = ""
     if origin.get("xy_px") and origin.get("size_hw"):
         (x, y), (height, width) = origin["xy_px"], origin["size_hw"]
@@ -70,7 +70,9 @@ def _support(png: bytes, origin: dict[str, Any], as_source: Source) -> str:
             f"r='{max(height, width) / 16:.1f}'/></svg>"
         )
     name = escape(str(origin["name"]))
-    return f'<div class="stack"><img src="{as_source(png)}" alt="Support image {name}">{ring}</div>'
+    return (
+        f'<div class="stack"><img src="{png_source(png)}" alt="Support image {name}">{ring}</div>'
+    )
 
 
 def _bar(label: str, parts: Sequence[dict[str, Any]]) -> str:

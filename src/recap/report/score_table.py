@@ -5,7 +5,7 @@ files again by them. A name such as `=2+3.png` is a formula to a spreadsheet tha
 double click; import it as text, or use this table, whose columns have types.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,6 @@ from recap.atomic import replacing
 from recap.extras import require
 from recap.scoring.rows import Row, as_text
 
-Convert = Callable[[str], Any]
 INTEGERS = ("images", "regions", "height", "width")
 NUMBERS = ("score", "score_prototype", "score_memory", "p_value", "probability", "map_step_px")
 FLAGS = ("in_domain",)

@@ -1,9 +1,10 @@
 """Which machine this is, as far as speed is concerned."""
 
-import os
 import platform
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+
+from recap.data.processes import usable_cores
 
 PACKAGES = ("torch", "onnxruntime", "openvino")
 
@@ -22,13 +23,6 @@ def processor_name() -> str:
     except OSError:
         pass  # not Linux
     return platform.processor() or platform.machine()
-
-
-def usable_cores() -> int:
-    """Cores that this process may run on."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def runtime_versions(packages: tuple[str, ...] = PACKAGES) -> dict[str, str]:

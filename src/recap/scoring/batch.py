@@ -7,7 +7,7 @@ interrupted run goes on where it stopped.
 """
 
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from functools import partial
@@ -16,8 +16,8 @@ from pathlib import Path
 from recap.config import ReadingSettings
 from recap.data.cases import Found
 from recap.errors import RecapError
+from recap.progress import Progress, silent
 from recap.scoring.case_steps import (
-    Draw,
     Opened,
     Run,
     Scored,
@@ -29,7 +29,6 @@ from recap.scoring.case_steps import (
 )
 from recap.scoring.cases import score_case
 from recap.scoring.decided import decided_by
-from recap.scoring.detector import Detector
 from recap.scoring.many import SharedPass, encoding_once
 from recap.scoring.pipeline import Behind, ahead
 from recap.scoring.prepared import Answer, default_workers, fitting_batch, one_core_each
@@ -40,32 +39,12 @@ from recap.scoring.shards import TABLE, WHOLE, Shard, finished_rows
 from recap.scoring.stages import Stages
 
 PARTS = "parts"
-Progress = Callable[[str, int, int, str], None]
-
-
-def score_to_folder(
-    detector: Detector,
-    cases: Sequence[Found],
-    out: Path,
-    draw: Draw,
-    progress: Progress = lambda stage, done, total, name: None,
-    reading: ReadingSettings | None = None,
-    ignore: Path | None = None,
-    workers: int | None = None,
-    batch: int | None = None,
-    shard: Shard = WHOLE,
-) -> list[Row]:
-    """Score every case that has no result yet; returns all rows, in the order of the cases."""
-    target = Target(detector, out, draw)
-    return score_to_folders(
-        [target], cases, progress, reading, ignore, workers=workers, batch=batch, shard=shard
-    )[0]
 
 
 def score_to_folders(
     targets: Sequence[Target],
     cases: Sequence[Found],
-    progress: Progress = lambda stage, done, total, name: None,
+    progress: Progress = silent,
     reading: ReadingSettings | None = None,
     ignore: Path | None = None,
     *,

@@ -13,15 +13,17 @@ from recap.config import ReadingSettings
 from recap.data.cases import Found, find_cases
 from recap.data.folder import name_some
 from recap.data.patients import patient_of
-from recap.errors import InputError, RecapError, SettingsError
+from recap.errors import InputError, RecapError
 from recap.fetch import sha256_of
 from recap.io import Case, image_from_array
 from recap.io.case import CaseKind
+from recap.progress import Progress, silent
 from recap.scoring.calibration import (
     DEFAULT_FPR,
     DEFAULT_SENSITIVITY,
     Calibration,
     calibrate_scores,
+    check_request,
 )
 from recap.scoring.cases import score_case
 from recap.scoring.conformal import allowed_rank
@@ -29,8 +31,6 @@ from recap.scoring.detector import Detector
 from recap.scoring.domain_guard import domain_range
 from recap.scoring.operating_points import PointName
 from recap.types import FloatArray, Image
-
-Progress = Callable[[str, int, int, str], None]
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ def calibrate(
     sensitivity: float = DEFAULT_SENSITIVITY,
     decide_by: PointName = "fpr",
     reading: ReadingSettings | None = None,
-    progress: Progress = lambda stage, done, total, name: None,
+    progress: Progress = silent,
 ) -> Calibrated:
     """Calibrate on images of known label that the detector was not fitted on.
 
@@ -116,19 +116,6 @@ def calibrate(
     _refuse_none_left(normals, diseased, abnormals, unreadable)
     found = _combine(normals, abnormals, fpr, sensitivity, decide_by, reading)
     return Calibrated(detector.calibrated(*found), unreadable)
-
-
-def check_request(sensitivity: float, decide_by: PointName, labelled: bool) -> None:
-    """Refuse before the work what would be refused after it; `labelled`: with abnormal images."""
-    if decide_by != "fpr" and not labelled:
-        raise SettingsError(
-            f"Deciding by '{decide_by}' needs abnormal images. Give some with --abnormal, or "
-            "decide by fpr."
-        )
-    if not 0 < sensitivity <= 1:
-        raise SettingsError(
-            f"The sensitivity must lie between 0 and 1, not {sensitivity}. Give 0.95 for 95 %."
-        )
 
 
 def _combine(

@@ -155,6 +155,19 @@ def verdict(decision: Decision) -> Verdict:
     return "abnormal" if decision.abnormal else "normal"
 
 
+def check_request(sensitivity: float, decide_by: PointName, labelled: bool) -> None:
+    """Refuse what cannot be had; `labelled`: whether there are abnormal images."""
+    if decide_by != "fpr" and not labelled:
+        raise SettingsError(
+            f"Deciding by '{decide_by}' needs abnormal images. Give some with --abnormal, or "
+            "decide by fpr."
+        )
+    if not 0 < sensitivity <= 1:
+        raise SettingsError(
+            f"The sensitivity must lie between 0 and 1, not {sensitivity}. Give 0.95 for 95 %."
+        )
+
+
 def calibrate_scores(
     normal: Sequence[float],
     normal_maxima: Sequence[float],
@@ -174,17 +187,13 @@ def calibrate_scores(
     Support images are too few for small rates: for leave-one-out the rate is the smallest they
     allow, if that is larger than the one asked for.
     """
+    check_request(sensitivity, decide_by, bool(len(abnormal)))
     rising, diseased = sorted(normal), sorted(abnormal)
     if source == "leave-one-out":
         fpr = max(fpr, smallest_rate(len(rising)))
     threshold = threshold_at(rising, fpr)
     points = operating_points(rising, diseased, threshold, sensitivity) if diseased else []
     chosen = {"fpr": threshold} | {point.name: point.threshold for point in points}
-    if decide_by not in chosen:
-        raise SettingsError(
-            f"Deciding by '{decide_by}' needs abnormal images. Give some with --abnormal, or "
-            "decide by fpr."
-        )
     return Calibration(
         source=source,
         kind=kind,

@@ -57,7 +57,6 @@ def score_case(
     case: Case,
     parts: Parts | None = None,
     progress: Progress = lambda done, total: None,
-    top_k: float | None = None,
     reading: ReadingSettings | None = None,
     batch: int = 1,
     look_ahead: bool = False,
@@ -65,14 +64,12 @@ def score_case(
     """Score every image of a case and put the results together.
 
     Images whose result is among the `parts` already are not scored again. The case's score is the
-    mean over the highest share `top_k` of its images. `reading` is how the case was read, if not
-    as the detector's settings say: a calibration holds for one way only. `batch` images are scored
-    at a time; `look_ahead` decodes the next ones in another thread meanwhile.
+    mean over the highest share `reading.volume_top_k` of its images. `reading` is how the case was
+    read, if not as the detector's settings say: a calibration holds for one way only. `batch`
+    images are scored at a time; `look_ahead` decodes the next ones in another thread meanwhile.
     """
     parts = Parts(None) if parts is None else parts
     reading = reading or detector.card.settings.reading
-    if top_k is not None:
-        reading = reading.model_copy(update={"volume_top_k": top_k})
     count = len(case.images)
     kept = {n: part for n in range(count) if (part := parts.get(n)) is not None}
     missing = [number for number in range(count) if number not in kept]

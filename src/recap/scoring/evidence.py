@@ -11,7 +11,8 @@ from recap.model.fusion import top_k_mean
 from recap.model.logits import probability
 from recap.model.maps import interpolation_matrix
 from recap.model.memory import nearest_rows, normalised_distance, standardised_distance
-from recap.model.recap import SEG, ReCAP, Tokens
+from recap.model.recap import ReCAP
+from recap.model.tokens import SEG, Tokens
 
 
 @dataclass(frozen=True)

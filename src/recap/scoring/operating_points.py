@@ -11,7 +11,6 @@ from typing import Literal
 import numpy as np
 
 from recap.config import Section
-from recap.errors import SettingsError
 from recap.metrics.curve import Ranks, rank
 from recap.metrics.inputs import both_classes
 
@@ -35,10 +34,6 @@ def operating_points(
 ) -> list[OperatingPoint]:
     """The point of the given threshold, of the highest F1, of the highest Youden index, and the
     highest threshold with at least the given sensitivity."""
-    if not 0 < sensitivity <= 1:
-        raise SettingsError(
-            f"The sensitivity must lie between 0 and 1, not {sensitivity}. Give 0.95 for 95 %."
-        )
     scores = np.array([*normal, *abnormal], np.float64)
     labels = np.arange(len(scores)) >= len(normal)
     ranks = rank(*both_classes(scores, labels))

@@ -5,7 +5,6 @@ matrix product may round differently when it has more rows or more threads, and 
 on one image wait for each other at every step, and for the one whose core reads a file meanwhile.
 """
 
-import os
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from itertools import islice
 
 import torch
 
+from recap.data.processes import usable_cores
 from recap.io.resize import SquareResize
 from recap.model.scorer import Output
 from recap.scoring.detector import Detector
@@ -96,8 +96,4 @@ def one_core_each(detector: Detector) -> Iterator[None]:
 
 def default_workers() -> int:
     """How many threads read, and with batches how many write, if nobody says."""
-    try:
-        cores = len(os.sched_getaffinity(0))
-    except AttributeError:  # not on every system
-        cores = os.cpu_count() or 1
-    return min(MOST_WORKERS, cores)
+    return min(MOST_WORKERS, usable_cores())

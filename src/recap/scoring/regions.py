@@ -24,7 +24,6 @@ def find_regions(
     level: float,
     spacing_mm: tuple[float, float] | None = None,
     ignore: BoolArray | None = None,
-    min_area_px: int = 1,
     px_per_value: float = 1.0,
 ) -> list[Region]:
     """Find the regions of a map (H, W), or of each of a stack (N, H, W), the strongest first.
@@ -41,8 +40,7 @@ def find_regions(
         if marked is not None:
             above &= ~marked[number]
         found += _regions_of(plane, above, number, px_per_value, spacing_mm)
-    kept = [region for region in found if region.area_px >= min_area_px]
-    return sorted(kept, key=lambda region: -region.peak)
+    return sorted(found, key=lambda region: -region.peak)
 
 
 def case_regions(
@@ -50,7 +48,6 @@ def case_regions(
     map: FloatArray,
     level: float,
     ignore: BoolArray | None = None,
-    min_area_px: int = 1,
     px_per_value: float = 1.0,
 ) -> list[Region]:
     """The regions of a case's map, with the pixel size that its first image tells.
@@ -64,7 +61,7 @@ def case_regions(
         spacing = (spacing[0] / geometry.source_px_per_px, spacing[1] / geometry.source_px_per_px)
     if ignore is not None:
         ignore = _fitted(ignore, map.shape[-2:], case)
-    return find_regions(map, level, spacing, ignore, min_area_px, px_per_value)
+    return find_regions(map, level, spacing, ignore, px_per_value)
 
 
 @dataclass(frozen=True)

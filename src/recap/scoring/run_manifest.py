@@ -46,9 +46,10 @@ class RunManifest:
         The float runtimes agree but for rounding; still the manifest could name only one of them.
         """
         for path in all_of(self._out, MANIFEST):
-            self._refuse_other_results(path, self._out)
+            self._compare_with(path)
 
-    def _refuse_other_results(self, path: Path, out: Path) -> None:
+    def _compare_with(self, path: Path) -> None:
+        out = self._out
         try:
             before = json.loads(path.read_text(encoding="utf-8"))
             fingerprint, read_as = before["bundle"]["fingerprint"], before["reading"]

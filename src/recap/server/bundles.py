@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from recap.scoring.bundle import Card, read_card
-from recap.server.settings import NAME, ServerSettings, served_names
+from recap.server.settings import ServerSettings, served_names
 from recap.server.store import Store, remove
 
 if TYPE_CHECKING:
@@ -113,11 +113,6 @@ def add_bundle(database: sqlite3.Connection, name: str, folder: str, replaces: s
         "INSERT OR REPLACE INTO bundles (name, folder, replaces, created) VALUES (?, ?, ?, ?)",
         (name, folder, replaces, time.time()),
     )
-
-
-def is_name(name: str) -> bool:
-    """Whether a bundle may be called so."""
-    return NAME.fullmatch(name) is not None
 
 
 def describe(name: str, card: Card, made_here: bool) -> dict[str, Any]:

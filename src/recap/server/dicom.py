@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from fastapi import HTTPException
 
-from recap.data.cases import Found
 from recap.errors import RecapError
+from recap.io import Case
 from recap.scoring.cases import CasePrediction
 from recap.scoring.parts import ImageScore
 from recap.server.download import zip_folder
@@ -27,15 +27,14 @@ _ONE_AT_A_TIME = threading.Lock()
 
 def dicom_zip(service: Service, job: Job, result: Result) -> Iterator[bytes]:
     """A zip with a folder for each case that came as DICOM."""
-    if find_spec("recap.report.dicom_results") is None or find_spec("highdicom") is None:
+    if find_spec("highdicom") is None:
         raise HTTPException(501, "DICOM results need the extra dicom on the service.")
     content = result.read()
     wanted = [case for case in content["cases"] if case.get("dicom")]
     if not wanted:
         raise HTTPException(404, "No case of this job came as DICOM.")
     card = service.bundles.card(job.bundle)
-    reading = None if card is None else card.settings.reading
-    if reading is None:
+    if card is None:
         raise HTTPException(409, "The bundle of this job is not served any more.")
     folder = Path(tempfile.mkdtemp(dir=service.jobs.store.root / "incoming"))
     try:
@@ -43,7 +42,8 @@ def dicom_zip(service: Service, job: Job, result: Result) -> Iterator[bytes]:
             upload = service.jobs.store.job_folder(job.id) / "upload"
             cases = job_cases(job, upload)
             for record in wanted:
-                _write(cases[record["id"]], record, content, result, reading, folder)
+                case = cases[record["id"]].open(card.settings.reading)
+                _write(case, record, content["fingerprint"], result, folder)
     except RecapError as error:
         shutil.rmtree(folder, ignore_errors=True)
         raise HTTPException(422, str(error).replace(str(service.jobs.store.root), "")) from error
@@ -51,12 +51,7 @@ def dicom_zip(service: Service, job: Job, result: Result) -> Iterator[bytes]:
 
 
 def _write(
-    found: Found,
-    record: dict[str, Any],
-    content: dict[str, Any],
-    result: Result,
-    reading: Any,
-    folder: Path,
+    case: Case, record: dict[str, Any], fingerprint: str, result: Result, folder: Path
 ) -> None:
     from recap.report.dicom_results import write_dicom_results
 
@@ -64,14 +59,14 @@ def _write(
     target.mkdir()
     decision = record["decision"]
     write_dicom_results(
-        found.open(reading),
+        case,
         stored_prediction(record, result),
         target,
         regions=[as_region(region) for region in record["regions"]],
         decision=None if decision is None else Decision(**decision),
         level=record["level"],
         scale=tuple(record["scale"]),
-        detector=content["fingerprint"],
+        detector=fingerprint,
     )
 
 

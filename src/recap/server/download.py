@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from recap.report.score_page_table import cell_text
 from recap.scoring.decided import columns_of
 from recap.scoring.rows import number_text
 from recap.server.results import MAPS, RESULT, VOLUME, Result
@@ -90,7 +91,7 @@ def scores_csv(content: dict[str, Any]) -> str:
     writer.writeheader()
     for case in content["cases"]:
         known = _measured(case) if case["status"] == "ok" else {}
-        given = {"case": _cell(case["name"]), "status": case["status"], "error": case["error"]}
+        given = {"case": cell_text(case["name"]), "status": case["status"], "error": case["error"]}
         writer.writerow({**known, **given})
     return text.getvalue()
 
@@ -118,11 +119,6 @@ def _decided(case: dict[str, Any]) -> dict[str, str]:
 def file_name(name: str) -> str:
     """A client's name for a case, as a file name that does no harm anywhere."""
     return re.sub(r"[^A-Za-z0-9._-]+", "_", name).strip("._")[-80:] or "case"
-
-
-def _cell(text: str) -> str:
-    """A spreadsheet takes a cell that starts with one of these for a formula."""
-    return f"'{text}" if text.startswith(("=", "+", "-", "@")) else text
 
 
 def _blocks(content: Path | bytes) -> Iterator[bytes]:

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -12,6 +11,7 @@ from pydantic import Field, ValidationError
 from recap.config import DEFAULT_PRESET, Preset, Section, Settings, resolve_settings
 from recap.data.folder import natural_key, pair_masks
 from recap.errors import TrainingError
+from recap.progress import Progress
 from recap.server.bundles import Bundles
 from recap.server.jobs import Job
 from recap.server.placing import shown_name, split_suffix
@@ -22,7 +22,6 @@ from recap.types import Sample
 if TYPE_CHECKING:
     from recap.scoring.detector import Detector
 
-Progress = Callable[[str, int, int, str], None]
 Placed = tuple[str, str, str, str]
 """Name in the raw folder, the client's name, its role, its name here."""
 ROLES = ("normals", "abnormals", "masks")

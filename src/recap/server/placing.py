@@ -1,7 +1,6 @@
 """Names of ours for files of clients. What a client calls a file is shown, and never used."""
 
 import re
-from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 
 from recap.data.cases import Found
@@ -80,8 +79,3 @@ def in_client_words(text: str, folder: Path, names: dict[str, str], hide: bool =
     for name in sorted(names, key=len, reverse=True):
         text = re.sub(rf"(?<![\w.-]){re.escape(name)}", lambda _, n=name: names[n], text)  # type: ignore[misc]
     return text
-
-
-def file_names(files: Sequence[Path]) -> list[str]:
-    """The names of files without their folders."""
-    return [file.name for file in files]

@@ -1,8 +1,10 @@
 """What every route needs: the service, a checked client, and things that must exist."""
 
+from collections.abc import Iterator
 from typing import Annotated, Any
 
 from fastapi import Depends, HTTPException, Path, Query, Request
+from fastapi.responses import StreamingResponse
 
 from recap.server.answers import Problem
 from recap.server.jobs import Job
@@ -95,3 +97,18 @@ UPLOAD_PROBLEMS: dict[int | str, dict[str, Any]] = PROBLEMS | {
         507: "The disk of the service is full.",
     }.items()
 }
+FILES = {"type": "array", "items": {"type": "string", "format": "binary"}, "minItems": 1}
+"""A field of a form that holds files, in the API's description."""
+
+
+def form_body(properties: dict[str, Any], required: list[str]) -> dict[str, Any]:
+    """The description of a form, which is read by hand while it arrives."""
+    schema = {"type": "object", "properties": properties, "required": required}
+    content = {"multipart/form-data": {"schema": schema}}
+    return {"requestBody": {"required": True, "content": content}}
+
+
+def attached_zip(blocks: Iterator[bytes], name: str) -> StreamingResponse:
+    """A zip that browsers save under a name, sent block by block."""
+    headers = {"Content-Disposition": f'attachment; filename="{name}"'}
+    return StreamingResponse(blocks, media_type="application/zip", headers=headers)

@@ -15,10 +15,9 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image as Pillow
 
 from recap.io import Case
-from recap.report.case_overlay import SLIDE_PX
+from recap.report.case_overlay import slide_picture
 from recap.report.overlay import overlay
 from recap.report.quick_png import quick_png
 from recap.scoring.cases import CasePrediction
@@ -55,10 +54,7 @@ def write_case(folder: Path, case: Case, prediction: CasePrediction) -> dict[str
 
 
 def _write_slide(folder: Path, case: Case, prediction: CasePrediction) -> dict[str, Any]:
-    from recap.io.slide import thumbnail
-
-    small = thumbnail(Path(case.source), SLIDE_PX)
-    map = _slide_map(case, prediction, small)
+    small, map = slide_picture(case, prediction.map, prediction.source_px_per_px)
     np.save(folder / IMAGES, _to_bytes(small)[None], allow_pickle=False)
     np.save(folder / MAPS, map[None], allow_pickle=False)
     source = case.size_hw or small.size_hw
@@ -69,16 +65,6 @@ def _write_slide(folder: Path, case: Case, prediction: CasePrediction) -> dict[s
         "source_size_hw": list(source),
         "spacing_mm": None,
     }
-
-
-def _slide_map(case: Case, prediction: CasePrediction, small: Image) -> FloatArray:
-    """A slide's map in the pixels of its small picture."""
-    seen = np.nan_to_num(prediction.map, nan=0.0)
-    # The last values of a map reach beyond the slide, where the picture ends.
-    height, width = (side / prediction.source_px_per_px for side in case.size_hw or seen.shape)
-    size, box = (small.size_hw[1], small.size_hw[0]), (0.0, 0.0, width, height)
-    picture = Pillow.fromarray(seen).resize(size, Pillow.Resampling.NEAREST, box)
-    return np.asarray(picture, np.float32)
 
 
 def shown_regions(regions: list[Region], shown: dict[str, Any]) -> list[dict[str, Any]]:
@@ -123,11 +109,6 @@ class Result:
     def read(self) -> dict[str, Any]:
         """All of result.json."""
         return json.loads((self.folder / RESULT).read_text(encoding="utf-8"))
-
-    def case(self, number: int) -> dict[str, Any] | None:
-        """One case of it; None if there is none of that number."""
-        cases = self.read()["cases"]
-        return cases[number] if 0 <= number < len(cases) else None
 
     def file(self, number: int, name: str) -> Path:
         """A file of a case."""

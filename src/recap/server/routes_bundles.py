@@ -12,19 +12,20 @@ from recap.server.download import zip_folder
 from recap.server.fits import CalibrateOptions, place_support, read_options
 from recap.server.requests import (
     API,
+    FILES,
     PROBLEMS,
     UPLOAD_PROBLEMS,
     BundleName,
     ImageNumber,
     TheService,
+    attached_zip,
+    form_body,
 )
-from recap.server.routes_jobs import form_body
 from recap.server.service import Service
 from recap.server.submission import Wanted, submit
 from recap.server.uploads import Form
 
 router = APIRouter(prefix=API, tags=["bundles"])
-_FILES = {"type": "array", "items": {"type": "string", "format": "binary"}, "minItems": 1}
 _NOT_HERE = "There is no such bundle."
 
 
@@ -62,8 +63,7 @@ def download_bundle(service: TheService, bundle: BundleName) -> StreamingRespons
     folder = service.bundles.folder(bundle)
     if folder is None:
         raise HTTPException(404, _NOT_HERE)
-    headers = {"Content-Disposition": f'attachment; filename="{bundle}.recap.zip"'}
-    return StreamingResponse(zip_folder(folder), media_type="application/zip", headers=headers)
+    return attached_zip(zip_folder(folder), f"{bundle}.recap.zip")
 
 
 @router.delete("/bundles/{bundle}", status_code=204, responses=PROBLEMS)
@@ -80,8 +80,8 @@ def delete_bundle(service: TheService, bundle: BundleName) -> Response:
     responses=UPLOAD_PROBLEMS,
     openapi_extra=form_body(
         {
-            "normals": _FILES,
-            "abnormals": _FILES,
+            "normals": FILES,
+            "abnormals": FILES,
             "options": {"type": "string", "description": "JSON: fpr, sensitivity, decide_by"},
         },
         ["normals"],

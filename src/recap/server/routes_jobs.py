@@ -13,11 +13,13 @@ from recap.server.answers import Accepted, JobAnswer, job_answer
 from recap.server.fits import FitOptions, fit_settings, place_support, read_options
 from recap.server.requests import (
     API,
+    FILES,
     PROBLEMS,
     UPLOAD_PROBLEMS,
     Limit,
     TheJob,
     TheService,
+    form_body,
 )
 from recap.server.service import Service
 from recap.server.submission import Wanted, submit
@@ -26,21 +28,13 @@ from recap.server.uploads import Form
 router = APIRouter(prefix=API, tags=["jobs"])
 _LOOK_EVERY_SECONDS, _BEAT_SECONDS = 0.2, 15.0
 _ENDED = ("done", "failed", "cancelled")
-_FILES = {"type": "array", "items": {"type": "string", "format": "binary"}, "minItems": 1}
-
-
-def form_body(properties: dict[str, Any], required: list[str]) -> dict[str, Any]:
-    """The description of a form, which is read by hand while it arrives."""
-    schema = {"type": "object", "properties": properties, "required": required}
-    content = {"multipart/form-data": {"schema": schema}}
-    return {"requestBody": {"required": True, "content": content}}
 
 
 @router.post(
     "/jobs",
     status_code=202,
     responses=UPLOAD_PROBLEMS,
-    openapi_extra=form_body({"file": _FILES, "bundle": {"type": "string"}}, ["file"]),
+    openapi_extra=form_body({"file": FILES, "bundle": {"type": "string"}}, ["file"]),
 )
 async def score_files(request: Request, service: TheService) -> Accepted:
     """Score files: pictures, DICOM, NIfTI, NRRD, slides or zips of them, by one bundle."""
@@ -64,9 +58,9 @@ def _understand_scoring(service: Service, form: Form) -> Wanted:
     responses=UPLOAD_PROBLEMS,
     openapi_extra=form_body(
         {
-            "normals": _FILES,
-            "abnormals": _FILES,
-            "masks": _FILES,
+            "normals": FILES,
+            "abnormals": FILES,
+            "masks": FILES,
             "options": {"type": "string", "description": "JSON: name, preset, seed, epochs, …"},
         },
         ["normals"],

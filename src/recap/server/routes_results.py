@@ -17,6 +17,7 @@ from recap.server.requests import (
     TheJob,
     TheResult,
     TheService,
+    attached_zip,
 )
 from recap.server.results import VOLUME, Result
 
@@ -59,7 +60,7 @@ def read_map(result: TheResult, case: TheCase, number: ImageNumber) -> Response:
     map = result.map(case["id"], number)
     if map is None:
         raise HTTPException(404, "The case has no such image.")
-    shape = ",".join(map_side for map_side in (str(side) for side in map.shape))
+    shape = ",".join(str(side) for side in map.shape)
     return Response(
         map.astype("<f4").tobytes(),
         media_type="application/octet-stream",
@@ -100,18 +101,13 @@ def download_only_volume(result: TheResult) -> FileResponse:
 @router.get("/jobs/{job}/result.dcm.zip", responses=_ZIP, response_class=StreamingResponse)
 def download_dicom(service: TheService, job: TheJob, result: TheResult) -> StreamingResponse:
     """Maps, regions, report and overlays as DICOM objects of the same patients."""
-    return _attached(dicom_zip(service, job, result), f"recap-{job.id}.dcm.zip")
+    return attached_zip(dicom_zip(service, job, result), f"recap-{job.id}.dcm.zip")
 
 
 @router.get("/jobs/{job}/download.zip", responses=_ZIP, response_class=StreamingResponse)
 def download_result(job: TheJob, result: TheResult) -> StreamingResponse:
     """Table, JSON, maps and overlays."""
-    return _attached(zip_result(result), f"recap-{job.id}.zip")
-
-
-def _attached(blocks: Any, name: str) -> StreamingResponse:
-    headers = {"Content-Disposition": f'attachment; filename="{name}"'}
-    return StreamingResponse(blocks, media_type="application/zip", headers=headers)
+    return attached_zip(zip_result(result), f"recap-{job.id}.zip")
 
 
 def _volume(result: Result, case: int) -> FileResponse:

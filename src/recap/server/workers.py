@@ -4,6 +4,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,7 @@ class Workers:
         self._metrics = metrics
         self._stopping = threading.Event()
         lanes = ["score"] * settings.workers + ["fit"]
-        targets: list[Callable[[], None]] = [lambda lane=lane: self._work(lane) for lane in lanes]  # type: ignore[misc]
+        targets: list[Callable[[], None]] = [partial(self._work, lane) for lane in lanes]
         targets.append(self._clean)
         self._threads = [threading.Thread(target=target, daemon=True) for target in targets]
 
@@ -164,7 +165,7 @@ class Workers:
         working = self._new_folder(folder / f"working-{job.attempt}")
         bundle = working / "bundle"
         self._note(job, "encode", 0, job.images, "")
-        run_fit(job, folder, bundle, self._settings.device, self._noting(job))
+        run_fit(job, folder, bundle, self._settings.device, partial(self._note, job))
         return self._add_bundle(job, bundle, job.options["name"])
 
     def _calibrate(self, job: Job, _: list[Any]) -> bool:
@@ -175,7 +176,7 @@ class Workers:
         detector = self._detector(job)
         source = self._bundles.folders()[job.bundle]
         bundle = working / "bundle"
-        run_calibration(job, detector, source, folder, bundle, self._noting(job))
+        run_calibration(job, detector, source, folder, bundle, partial(self._note, job))
         served = not self._bundles.is_made_here(job.bundle)
         replaces = detector.card.fingerprint if served else ""
         return self._add_bundle(job, bundle, job.bundle, replaces, replace=True)
@@ -203,9 +204,6 @@ class Workers:
         if self._bundles.folder(job.bundle) is None:
             raise RecapError(f"The bundle '{job.bundle}' is not served any more.")
         return self._bundles.detector(job.bundle)
-
-    def _noting(self, job: Job) -> Callable[[str, int, int, str], None]:
-        return lambda stage, done, total, detail: self._note(job, stage, done, total, detail)
 
     def _note(self, job: Job, stage: str, done: int, total: int, detail: str) -> None:
         """Keep progress for those who ask, and stop here if the work is to stop."""

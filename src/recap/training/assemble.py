@@ -72,9 +72,8 @@ def assemble(
     map_scale: tuple[float, float],
     statement: str | None = None,
 ) -> Detector:
-    """Wrap a finished model and say what it is; our own models by their mode."""
+    """Wrap a finished model and say what it is; `statement` says it for other methods."""
     encoder = model.encoder
-    single = model.single if isinstance(model, ReCAP) else None
     card = Card(
         mode=mode,
         statement=_with_warning(statement or _statement(mode, model), losses),
@@ -86,7 +85,7 @@ def assemble(
             "std": [round(v, 6) for v in encoder.std.flatten().tolist()],
         },
         settings=settings,
-        taught_by=single,
+        taught_by=model.single if isinstance(model, ReCAP) else None,
         support=support,
         losses=losses,
         map_scale=map_scale,
@@ -103,16 +102,15 @@ def _with_warning(statement: str, losses: dict[str, float]) -> str:
 
 
 def _statement(mode: Mode, model: Scorer) -> str:
-    single = model.single if isinstance(model, ReCAP) else None
+    assert isinstance(model, ReCAP)  # other methods come with a statement
     if mode == "normal-only":
-        learned = isinstance(model, ReCAP) and model.has_adapters
-        return MADE_UP_LESIONS if learned else STATEMENTS[mode]
-    if mode != "zero-shot":
-        return STATEMENTS[mode] if single is None else SINGLE_BRANCH[single]
-    said = STATEMENTS[mode] if single is None else ZERO_SHOT[single]
-    if isinstance(model, ReCAP) and model.class_direction is not None:
+        return MADE_UP_LESIONS if model.has_adapters else STATEMENTS[mode]
+    if mode == "few-shot":
+        return STATEMENTS[mode] if model.single is None else SINGLE_BRANCH[model.single]
+    said = STATEMENTS[mode] if model.single is None else ZERO_SHOT[model.single]
+    if model.class_direction is not None:
         said = f"{said} {CLASS_TOKENS}"
-    if isinstance(model, ReCAP) and model.settings.training.source_split == "test":
+    if model.settings.training.source_split == "test":
         said = f"{said} {TEST_SOURCES}"
     return said
 

@@ -21,7 +21,6 @@ class Checkpoint:
     def __init__(self, folder: Path, fingerprint: str) -> None:
         self.folder = folder
         self._file = folder / "checkpoint.safetensors"
-        self._fingerprint = fingerprint
         owner = folder / "fingerprint"
         if owner.exists() and owner.read_text(encoding="utf-8") != fingerprint:
             raise OtherFitError(
@@ -65,6 +64,11 @@ class Checkpoint:
                 f"{self._file} is damaged ({error}). Discard the unfinished fit with --restart."
             ) from error
         return epoch, losses
+
+
+def open_checkpoint(work_dir: Path | None, fingerprint: str) -> Checkpoint | None:
+    """The training state in the folder for unfinished work, if there is such a folder."""
+    return None if work_dir is None else Checkpoint(work_dir, fingerprint)
 
 
 def _trained(model: nn.Module) -> list[tuple[str, torch.nn.Parameter]]:

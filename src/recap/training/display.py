@@ -2,13 +2,13 @@
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from recap.model.edges import find_edges, finish_map
-from recap.model.memory import nearest_distance
-from recap.model.recap import ReCAP, Tokens
+from recap.model.memory import build_memory, nearest_distance
+from recap.model.recap import ReCAP
 from recap.model.scorer import BranchOutput
+from recap.model.tokens import Tokens, image_count, one_image
 from recap.training.support import spread_over
 
 ZERO_SHOT: tuple[float, float] = (0.0, 1.0)
@@ -27,7 +27,7 @@ def map_scale(model: ReCAP, normal: Tokens, pixels: Tensor) -> tuple[float, floa
     A single normal image has no others to be compared with; then high is what the branch can
     reach in practice.
     """
-    images = len(normal[0][0])
+    images = image_count(normal)
     if images < 2:
         return (0.0, 1.0) if model.has_prototypes else (0.0, 0.25)
     chosen = spread_over(images, COMPARED_IMAGES)
@@ -38,12 +38,11 @@ def map_scale(model: ReCAP, normal: Tokens, pixels: Tensor) -> tuple[float, floa
 
 
 def _map_without_itself(model: ReCAP, normal: Tokens, pixels: Tensor, index: int) -> Tensor:
-    image: Tokens = [(seg[index : index + 1], det[index : index + 1]) for seg, det in normal]
-    others = [i for i in range(len(normal[0][0])) if i != index]
+    image = one_image(normal, index)
+    others = [i for i in range(image_count(normal)) if i != index]
     distances = []
     for (seg, _), (all_seg, _) in zip(image, normal, strict=True):
-        rows = F.normalize(all_seg[others].flatten(0, 1), dim=-1)
-        distance = nearest_distance(seg, rows)
+        distance = nearest_distance(seg, build_memory(all_seg[others]))
         distances.append(torch.stack([distance, distance]))
     memory = model.pool_distances(torch.stack(distances))
     prototype: BranchOutput | None = None

@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from recap.model.edges import find_edges, finish_map
-from recap.model.recap import ReCAP, Tokens
+from recap.model.recap import ReCAP
 from recap.model.scorer import BranchOutput
+from recap.model.tokens import Tokens, image_count, one_image
 from recap.scoring.calibration import calibrate_scores
 from recap.scoring.detector import Detector
 from recap.scoring.domain_guard import domain_range
@@ -64,12 +65,12 @@ def left_out(
     whole: Tensor | None = None,
 ) -> list[BranchOutput]:
     """What the model says of normal support images, each without its own rows in the memory."""
-    images = len(normal[0][0])
+    images = image_count(normal)
     if images < 2:
         return []
     outputs = []
     for index in spread_over(images, LEFT_OUT_IMAGES):
-        image: Tokens = [(seg[index : index + 1], det[index : index + 1]) for seg, det in normal]
+        image = one_image(normal, index)
         distances = distances_to_others(model, image, remembered, index, images)
         if distances is None:
             return []

@@ -12,10 +12,12 @@ from recap.errors import InputError
 from recap.model.appearance import appearance, solve_appearance
 from recap.model.build import new_model
 from recap.model.join import join_heads
-from recap.model.recap import ReCAP, Teacher, Tokens
+from recap.model.recap import ReCAP, Teacher
+from recap.model.tokens import Tokens
+from recap.progress import Progress, silent
 from recap.scoring.detector import Detector
 from recap.training.assemble import MAPS_FROM_LESIONS, assemble, fingerprint
-from recap.training.checkpoint import Checkpoint
+from recap.training.checkpoint import open_checkpoint
 from recap.training.devices import choose_device
 from recap.training.display import map_scale
 from recap.training.estimate import with_estimate
@@ -38,8 +40,13 @@ from recap.training.lesion_head import (
 from recap.training.loop import TrainingSet
 from recap.training.normal_only import fit_normal_only
 from recap.training.prefix_store import PrefixStore, SomeOf
-from recap.training.progress import Progress, silent
-from recap.training.support import SupportImage, spread_over, stack_support, supervised_maps
+from recap.training.support import (
+    SupportImage,
+    spread_over,
+    stack_support,
+    supervised_maps,
+    support_records,
+)
 
 
 def fit_few_shot(
@@ -63,18 +70,15 @@ def fit_few_shot(
         return fit_normal_only(support, settings, work_dir, device, progress, encoder)
     taught_by: Teacher = "masks" if any(supervised_maps(support)) else "labels"
     model = new_model(settings, encoder=encoder, taught_by=taught_by).to(choose_device(device))
-    records = [{**item.record, "size_hw": list(item.image.size_hw)} for item in support]
+    records = support_records(support)
     mark = fingerprint("few-shot", settings, model.encoder, records)
-    checkpoint = Checkpoint(work_dir, mark) if work_dir is not None else None
+    checkpoint = open_checkpoint(work_dir, mark)
     pixels, masks = stack_support(support, model.encoder.input_px)
     copies, copied_masks = with_copies(pixels, masks, settings)
-    lesions = None
-    if model.single == "labels" and settings.training.made_up_lesions:
-        normals = spread_over(int((~abnormal).sum()), MOST_TEACHING)
-        lesions = lesions_on(copies, copy_numbers(normals, settings), settings)
+    learns_labels = model.single == "labels"
+    lesions = _lesions_for_maps(copies, int((~abnormal).sum()), settings) if learns_labels else None
     shown = copies if lesions is None else torch.cat([copies, lesions.pixels])
-    store = frozen_tokens(model, shown, settings, work_dir)
-    store.fill(progress)
+    store = frozen_tokens(model, shown.__getitem__, len(shown), work_dir, progress)
     data = training_set(
         SomeOf(store, range(len(copies))),
         copied_masks,
@@ -82,22 +86,30 @@ def fit_few_shot(
         supervised_maps(support),
         settings,
     )
-    losses = train_head(model, data, settings, progress, checkpoint)
-    learns_labels, statement = model.single == "labels", None
+    losses = train_head(model, data, progress, checkpoint)
+    statement = None
     if lesions is not None:
         statement = MAPS_FROM_LESIONS
         maps_dir = work_dir / "maps" if work_dir is not None else None
         maps, map_losses = _fit_maps(model, store, lesions, maps_dir, mark, progress)
         model, losses = join_heads(maps, model), _summed(losses, map_losses)
-    tokens, remembered = _remember(model, data, settings)
+    tokens, remembered = _remember(model, data)
     whole = None
     if learns_labels:
-        whole = _learn_labels(model, data, abnormal, settings, tokens, remembered)
+        whole = _learn_labels(model, data, abnormal, tokens, remembered)
     normal_pixels = pixels[~abnormal]
     scale = map_scale(model, tokens, normal_pixels)
     detector = assemble(model, "few-shot", settings, records, losses, scale, statement)
     descriptors = _of_originals(model.describe, model, data)
     return with_estimate(detector, tokens, normal_pixels, remembered, descriptors, whole)
+
+
+def _lesions_for_maps(copies: Tensor, normal_count: int, settings: Settings) -> Lesions | None:
+    """Lesions on some of the normal images, which come first; none if the settings want none."""
+    if not settings.training.made_up_lesions:
+        return None
+    chosen = spread_over(normal_count, MOST_TEACHING)
+    return lesions_on(copies, copy_numbers(chosen, settings), settings)
 
 
 def _fit_maps(
@@ -113,26 +125,24 @@ def _fit_maps(
     What labels teach tells images apart, wherever that shows; a map should show what is unlike
     normal tissue. Each head is trained as if it were alone.
     """
-    settings = scores.settings
-    maps = new_model(settings, encoder=scores.encoder, taught_by="masks").to(scores.device)
+    maps = new_model(scores.settings, encoder=scores.encoder, taught_by="masks").to(scores.device)
     numbers = [*lesions.made_on, *range(len(store) - len(lesions.masks), len(store))]
-    checkpoint = Checkpoint(work_dir, mark) if work_dir is not None else None
 
     def of_maps(stage: str, done: int, total: int, detail: str) -> None:
         progress(f"{stage}_maps", done, total, detail)
 
-    tokens = SomeOf(store, numbers)
-    return maps, train_on_lesions(maps, tokens, lesions.masks, settings, of_maps, checkpoint)
+    tokens, checkpoint = SomeOf(store, numbers), open_checkpoint(work_dir, mark)
+    return maps, train_on_lesions(maps, tokens, lesions.masks, of_maps, checkpoint)
 
 
 def _summed(one: dict[str, float], other: dict[str, float]) -> dict[str, float]:
     return {name: value + other[name] for name, value in one.items()}
 
 
-def _remember(model: ReCAP, data: TrainingSet, settings: Settings) -> tuple[Tokens, Tokens]:
+def _remember(model: ReCAP, data: TrainingSet) -> tuple[Tokens, Tokens]:
     """Tokens of the normal images after training, and those that the memory is made of."""
     tokens = remembered = adapted(model, data, originals(data, abnormal=False))
-    if settings.memory.augmented:
+    if model.settings.memory.augmented:
         every_copy = (~data.abnormal).nonzero().flatten().tolist()
         remembered = adapted(model, data, every_copy)
     model.remember(remembered)
@@ -144,7 +154,6 @@ def _learn_labels(
     model: ReCAP,
     data: TrainingSet,
     abnormal: Tensor,
-    settings: Settings,
     normal: Tokens,
     remembered: Tokens,
 ) -> Tensor | None:
@@ -152,9 +161,9 @@ def _learn_labels(
 
     Returns the evidence of the normal images as a whole, each from the others.
     """
-    if settings.memory.score == "standardised":
+    if model.settings.memory.score == "standardised":
         model.normal_distance = normal_distance(model, normal, remembered)
-    if settings.model.appearance_weight == 0:
+    if model.settings.model.appearance_weight == 0:
         return None
     vectors = _of_originals(lambda prefix: appearance(model.frozen_patches(prefix)), model, data)
     model.appearance_direction = solve_appearance(vectors, abnormal)

@@ -4,8 +4,8 @@ from pathlib import Path
 from typing import Any
 
 from recap.config import DEFAULT_PRESET, Settings, resolve_settings
+from recap.progress import Progress, silent
 from recap.scoring.detector import Detector
-from recap.training.progress import Progress, silent
 
 
 def fit(

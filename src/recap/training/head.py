@@ -1,6 +1,6 @@
 """Training a head: what it is shown, where it starts, and what becomes of its tokens."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
@@ -10,13 +10,14 @@ from recap.config import Settings
 from recap.data.augment import COPIES, augment
 from recap.errors import SettingsError
 from recap.model.principal import Spread
-from recap.model.recap import ReCAP, Tokens, concatenate
+from recap.model.recap import ReCAP
+from recap.model.tokens import Tokens, concatenate
+from recap.progress import Progress
 from recap.training.checkpoint import Checkpoint
 from recap.training.devices import process_count
 from recap.training.loop import TrainingSet, train
 from recap.training.objective import Objective
 from recap.training.prefix_store import PrefixStore, PrefixTokens
-from recap.training.progress import Progress
 
 LEARNING_RATE = 1e-3
 
@@ -32,17 +33,23 @@ def copies_of(settings: Settings) -> int:
 
 
 def frozen_tokens(
-    model: ReCAP, pixels: Tensor, settings: Settings, work_dir: Path | None
+    model: ReCAP,
+    image: Callable[[int], Tensor],
+    count: int,
+    work_dir: Path | None,
+    progress: Progress,
 ) -> PrefixStore:
-    """Tokens of images (N, 3, S, S), each computed once; to be filled."""
-    return PrefixStore(
+    """Frozen tokens of `count` images, each encoded once; `image` gives the pixels (3, S, S)."""
+    store = PrefixStore(
         model,
-        pixels.__getitem__,
-        len(pixels),
-        limit_bytes=settings.training.cache_gb * 1e9,
+        image,
+        count,
+        limit_bytes=model.settings.training.cache_gb * 1e9,
         # Several processes would write the same file; each keeps its own tokens instead.
         folder=work_dir if process_count() == 1 else None,
     )
+    store.fill(progress)
+    return store
 
 
 def training_set(
@@ -68,7 +75,6 @@ def training_set(
 def train_head(
     model: ReCAP,
     data: TrainingSet,
-    settings: Settings,
     progress: Progress,
     checkpoint: Checkpoint | None,
 ) -> dict[str, float]:
@@ -77,9 +83,9 @@ def train_head(
     if model.starts_principal:
         model.start_adapters(_spreads(model, data))
     model.start_prototypes(adapted(model, data, normals), adapted(model, data, abnormals))
-    objective = Objective(model, settings, _leave_one_out(model, data, normals, settings))
-    rate = settings.training.learning_rate or LEARNING_RATE
-    return train(objective, data, settings, rate, progress, checkpoint)
+    objective = Objective(model, _leave_one_out(model, data, normals))
+    rate = model.settings.training.learning_rate or LEARNING_RATE
+    return train(objective, data, rate, progress, checkpoint)
 
 
 def originals(data: TrainingSet, abnormal: bool | None = None) -> list[int]:
@@ -106,10 +112,8 @@ def _spreads(model: ReCAP, data: TrainingSet) -> list[Spread]:
     return spreads
 
 
-def _leave_one_out(
-    model: ReCAP, data: TrainingSet, normals: list[int], settings: Settings
-) -> Tensor | None:
-    if not settings.training.train_with_memory:
+def _leave_one_out(model: ReCAP, data: TrainingSet, normals: list[int]) -> Tensor | None:
+    if not model.settings.training.train_with_memory:
         return None
     if len(normals) < 2:
         raise SettingsError("training.train_with_memory needs at least 2 normal images, got 1.")

@@ -2,12 +2,12 @@
 and what a regression on the others makes of them."""
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from recap.model.appearance import appearance_evidence, solve_appearance
-from recap.model.memory import nearest_distance
-from recap.model.recap import DET, SEG, ReCAP, Tokens
+from recap.model.memory import build_memory, nearest_distance
+from recap.model.recap import ReCAP
+from recap.model.tokens import DET, SEG, Tokens, image_count, one_image
 
 _SAME_ROW = 1 - 1e-6
 
@@ -16,12 +16,12 @@ _SAME_ROW = 1 - 1e-6
 def normal_distance(model: ReCAP, normal: Tokens, remembered: Tokens) -> Tensor | None:
     """Mean and deviation (2, L) of normal patches' distances to other images; None if there are
     none, or if all are the same."""
-    images = len(normal[0][DET])
+    images = image_count(normal)
     if images < 2:
         return None
     found = []
     for index in range(images):
-        image: Tokens = [(seg[index : index + 1], det[index : index + 1]) for seg, det in normal]
+        image = one_image(normal, index)
         distances = distances_to_others(model, image, remembered, index, images)
         if distances is None:
             return None
@@ -56,7 +56,7 @@ def distances_to_others(
     all copies of each. A coreset may hold nothing of the others.
     """
     assert model.memory is not None
-    copies = len(remembered[0][0]) // images
+    copies = image_count(remembered) // images
     own = slice(index * copies, (index + 1) * copies)
     layers = []
     for tokens, made_of, rows in zip(image, remembered, model.memory, strict=True):
@@ -78,5 +78,5 @@ def _rows_of_others(rows: Tensor, made_of: Tensor, own: slice) -> Tensor:
     if len(rows) == made_of.shape[0] * patches:
         return torch.cat([rows[: own.start * patches], rows[own.stop * patches :]])
     # A coreset has lost the order, but its rows are still the tokens themselves.
-    mine = F.normalize(made_of[own].flatten(0, 1), dim=-1)
+    mine = build_memory(made_of[own])
     return rows[(rows @ mine.T).amax(dim=-1) < _SAME_ROW]

@@ -8,11 +8,11 @@ from torch import Tensor
 
 from recap.config import Settings
 from recap.model.recap import ReCAP
+from recap.progress import Progress
 from recap.training.checkpoint import Checkpoint
 from recap.training.head import copies_of, train_head, training_set
 from recap.training.made_up import make_lesions
 from recap.training.prefix_store import PrefixTokens
-from recap.training.progress import Progress
 
 MOST_TEACHING = 4
 """Images that get lesions, spread over all that are given. More take longer, and what adapters then
@@ -45,7 +45,6 @@ def train_on_lesions(
     model: ReCAP,
     tokens: PrefixTokens,
     masks: Tensor,
-    settings: Settings,
     progress: Progress,
     checkpoint: Checkpoint | None,
 ) -> dict[str, float]:
@@ -53,8 +52,8 @@ def train_on_lesions(
 
     `masks` (N, S, S) are those of the lesions. Returns the last losses.
     """
-    images = len(masks) // copies_of(settings)
+    images = len(masks) // copies_of(model.settings)
     both = torch.cat([torch.zeros_like(masks), masks])
     abnormal = [False] * images + [True] * images
-    data = training_set(tokens, both, abnormal, [True] * (2 * images), settings)
-    return train_head(model, data, settings, progress, checkpoint)
+    data = training_set(tokens, both, abnormal, [True] * (2 * images), model.settings)
+    return train_head(model, data, progress, checkpoint)

@@ -10,13 +10,13 @@ from torch import Tensor
 from torch.nn.utils import clip_grad_norm_
 from torch.optim import Adam
 
-from recap.config import Settings, TrainingSettings
+from recap.config import TrainingSettings
 from recap.errors import TrainingError
+from recap.progress import Progress
 from recap.training.checkpoint import Checkpoint
 from recap.training.devices import Workers, is_main_process
 from recap.training.objective import Batch, Objective
 from recap.training.prefix_store import PrefixTokens
-from recap.training.progress import Progress
 
 BETAS = (0.5, 0.999)
 SAVE_EVERY_S = 10.0
@@ -44,13 +44,13 @@ class TrainingSet:
 def train(
     objective: Objective,
     data: TrainingSet,
-    settings: Settings,
     learning_rate: float,
     progress: Progress,
     checkpoint: Checkpoint | None = None,
 ) -> dict[str, float]:
     """Train in place and return the mean loss terms of the last epoch."""
-    model, training = objective.model, settings.training
+    model, settings = objective.model, objective.model.settings
+    training = settings.training
     parameters = [p for p in model.parameters() if p.requires_grad]
     optimiser = Adam(parameters, lr=learning_rate, betas=BETAS, fused=True)
     workers = Workers(objective)

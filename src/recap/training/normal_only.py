@@ -14,17 +14,18 @@ from torch import Tensor
 from recap.config import Settings
 from recap.encoders.vit import Encoder
 from recap.model.build import new_model
-from recap.model.recap import ReCAP, Tokens, concatenate
+from recap.model.recap import ReCAP
+from recap.model.tokens import Tokens, concatenate
+from recap.progress import Progress
 from recap.scoring.detector import Detector
 from recap.training.assemble import assemble, fingerprint
-from recap.training.checkpoint import Checkpoint
+from recap.training.checkpoint import open_checkpoint
 from recap.training.devices import choose_device
 from recap.training.display import map_scale
 from recap.training.estimate import with_estimate
 from recap.training.head import frozen_tokens, with_copies
 from recap.training.lesion_head import MOST_TEACHING, lesions_on, train_on_lesions
-from recap.training.progress import Progress
-from recap.training.support import SupportImage, spread_over, stack_support
+from recap.training.support import SupportImage, spread_over, stack_support, support_records
 
 
 def fit_normal_only(
@@ -39,11 +40,11 @@ def fit_normal_only(
     learns = settings.training.made_up_lesions
     model = new_model(settings, learns, encoder, taught_by="masks").to(choose_device(device))
     pixels, _ = stack_support(support, model.encoder.input_px)
-    records = [{**item.record, "size_hw": list(item.image.size_hw)} for item in support]
+    records = support_records(support)
     losses: dict[str, float] = {}
     if learns:
         mark = fingerprint("normal-only", settings, model.encoder, records)
-        losses = _train(model, pixels, settings, work_dir, mark, progress)
+        losses = _train(model, pixels, work_dir, mark, progress)
         model.drop_prototypes()
     tokens, descriptors = _tokens(model, pixels, progress)
     remembered = tokens
@@ -58,18 +59,17 @@ def fit_normal_only(
 def _train(
     model: ReCAP,
     pixels: Tensor,
-    settings: Settings,
     work_dir: Path | None,
     mark: str,
     progress: Progress,
 ) -> dict[str, float]:
     """Train adapters on normal images (n, 3, S, S) and on lesions made up on them."""
-    checkpoint = Checkpoint(work_dir, mark) if work_dir is not None else None
+    settings, checkpoint = model.settings, open_checkpoint(work_dir, mark)
     normal = _copies(pixels[spread_over(len(pixels), MOST_TEACHING)], settings)
     lesions = lesions_on(normal, list(range(len(normal))), settings)
-    store = frozen_tokens(model, torch.cat([normal, lesions.pixels]), settings, work_dir)
-    store.fill(progress)
-    return train_on_lesions(model, store, lesions.masks, settings, progress, checkpoint)
+    shown = torch.cat([normal, lesions.pixels])
+    store = frozen_tokens(model, shown.__getitem__, len(shown), work_dir, progress)
+    return train_on_lesions(model, store, lesions.masks, progress, checkpoint)
 
 
 def _copies(pixels: Tensor, settings: Settings) -> Tensor:

@@ -7,11 +7,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from recap.config import Settings
 from recap.model.losses import detection_loss, segmentation_loss, separation_loss
 from recap.model.margins import adapted_margins
-from recap.model.recap import DET, SEG, ReCAP, Tokens
+from recap.model.recap import ReCAP
 from recap.model.scorer import BranchOutput
+from recap.model.tokens import DET, SEG, Tokens
 
 
 @dataclass(frozen=True)
@@ -48,10 +48,10 @@ class Objective(nn.Module):
     of such steps.
     """
 
-    def __init__(self, model: ReCAP, settings: Settings, normals: Tensor | None = None) -> None:
+    def __init__(self, model: ReCAP, normals: Tensor | None = None) -> None:
         super().__init__()
         self.model = model
-        self.settings = settings
+        self.settings = model.settings
         self.normals = normals
         """Frozen tokens of the normal support images, for `train_with_memory` alone."""
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from recap.errors import TrainingError
-from recap.training.progress import Progress
+from recap.progress import Progress
 
 ENCODE_AT_ONCE = 8
 """Images between two marks of progress: at most these are encoded again after a kill."""

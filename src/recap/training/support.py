@@ -88,6 +88,11 @@ def stack_support(support: Sequence[SupportImage], size_px: int) -> tuple[Tensor
     return torch.stack(pixels), torch.stack(masks)
 
 
+def support_records(support: Sequence[SupportImage]) -> list[dict[str, Any]]:
+    """What the bundle keeps of each support image: its size too."""
+    return [{**item.record, "size_hw": list(item.image.size_hw)} for item in support]
+
+
 def spread_over(count: int, most: int) -> list[int]:
     """Numbers of at most `most` of `count` images, evenly spread over them all."""
     chosen = min(count, most)

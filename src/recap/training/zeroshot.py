@@ -16,16 +16,18 @@ from recap.io import read_image
 from recap.io.resize import SquareResize
 from recap.model.build import new_model
 from recap.model.class_tokens import class_vectors, solve_sources
-from recap.model.recap import ReCAP, Teacher, Tokens, concatenate
+from recap.model.recap import ReCAP, Teacher
+from recap.model.tokens import Tokens, concatenate
+from recap.progress import Progress, silent
 from recap.scoring.detector import Detector
 from recap.training import display
 from recap.training.assemble import assemble, fingerprint
-from recap.training.checkpoint import Checkpoint
-from recap.training.devices import choose_device, process_count
+from recap.training.checkpoint import open_checkpoint
+from recap.training.devices import choose_device
+from recap.training.head import frozen_tokens
 from recap.training.loop import TrainingSet, train
 from recap.training.objective import Objective
 from recap.training.prefix_store import PrefixStore
-from recap.training.progress import Progress, silent
 from recap.training.support import read_mask_of
 from recap.types import Sample
 
@@ -52,19 +54,20 @@ def fit_zero_shot(
     taught_by = choose_teacher(settings, any(sample.mask for sample in samples))
     model = new_model(settings, encoder=encoder, taught_by=taught_by).to(choose_device(device))
     records = source_records(samples)
-    checkpoint = None
-    if work_dir is not None:
-        checkpoint = Checkpoint(
-            work_dir, fingerprint("zero-shot", settings, model.encoder, records)
-        )
-    store = _frozen_tokens(model, samples, settings, work_dir)
-    store.fill(progress)
-    data = _training_set(model, samples, settings, store)
+    mark = fingerprint("zero-shot", settings, model.encoder, records)
+    checkpoint = open_checkpoint(work_dir, mark)
+    store = frozen_tokens(
+        model,
+        lambda index: square_pixels(samples[index], model.encoder.input_px, settings.reading),
+        len(samples),
+        work_dir,
+        progress,
+    )
+    data = _training_set(model, samples, store)
     if settings.model.prototype_init == "source_means":
         _start_at_source_means(model, data)
     rate = settings.training.learning_rate or LEARNING_RATE
-    objective = Objective(model, settings)
-    losses = train(objective, data, settings, rate, progress, checkpoint)
+    losses = train(Objective(model), data, rate, progress, checkpoint)
     if settings.model.zero_shot_score == "class_tokens":
         model.class_direction = _class_direction(model, data)
     return assemble(model, "zero-shot", settings, records, losses, display.ZERO_SHOT)
@@ -107,29 +110,14 @@ def source_records(samples: Sequence[Sample]) -> list[dict[str, str | None]]:
     return [{**r, "domain": s.domain} for r, s in zip(records, samples, strict=True)]
 
 
-def _frozen_tokens(
-    model: ReCAP, samples: list[Sample], settings: Settings, work_dir: Path | None
-) -> PrefixStore:
-    size = model.encoder.input_px
-    return PrefixStore(
-        model,
-        lambda index: square_pixels(samples[index], size, settings.reading),
-        len(samples),
-        limit_bytes=settings.training.cache_gb * 1e9,
-        folder=work_dir if process_count() == 1 else None,
-    )
-
-
-def _training_set(
-    model: ReCAP, samples: list[Sample], settings: Settings, store: PrefixStore
-) -> TrainingSet:
-    size = model.encoder.input_px
+def _training_set(model: ReCAP, samples: list[Sample], store: PrefixStore) -> TrainingSet:
+    size, reading = model.encoder.input_px, model.settings.reading
     names = sorted({sample.domain for sample in samples})
     has_mask = torch.tensor(supervised_samples(samples))
     return TrainingSet(
         store=store,
         abnormal=torch.tensor([sample.abnormal for sample in samples]),
-        masks=torch.stack([square_target(sample, size, settings.reading) for sample in samples]),
+        masks=torch.stack([square_target(sample, size, reading) for sample in samples]),
         has_mask=has_mask,
         origin=torch.arange(len(samples)),
         domain=torch.tensor([names.index(sample.domain) for sample in samples]),

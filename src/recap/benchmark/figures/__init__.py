@@ -1,6 +1,5 @@
 """The figures of a benchmark: PNG for print, SVG, and the same bytes for the same results."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -12,10 +11,9 @@ from recap.benchmark.figures.qualitative import map_figures
 from recap.benchmark.figures.runs import read_runs, read_variants
 from recap.benchmark.figures.sensitivity import study_figures
 from recap.benchmark.figures.style import Figure, render
+from recap.progress import Progress, silent
 
 __all__ = ["Figure", "Figures", "make_figures", "render", "write_figures"]
-
-Progress = Callable[[int, int, str], None]
 
 
 @dataclass(frozen=True)
@@ -55,7 +53,7 @@ _WHY = {
 }
 
 
-def write_figures(figures: Figures, folder: Path, progress: Progress | None = None) -> list[Path]:
+def write_figures(figures: Figures, folder: Path, progress: Progress = silent) -> list[Path]:
     """Write each figure as PNG and SVG; gives the files."""
     written = []
     for done, figure in enumerate(figures.all, start=1):
@@ -63,6 +61,5 @@ def write_figures(figures: Figures, folder: Path, progress: Progress | None = No
             file = folder / f"{figure.name}.{form}"
             write_atomic(file, data)
             written.append(file)
-        if progress:
-            progress(done, len(figures.all), figure.name)
+        progress("figures", done, len(figures.all), figure.name)
     return written

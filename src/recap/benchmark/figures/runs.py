@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from recap.benchmark.agreement import Averaged, refuse_mixed
+from recap.benchmark.cells import refusing_damage
 from recap.benchmark.experiments import FOLDER, GRID, definition, with_presets
 from recap.errors import InputError
 from recap.types import BoolArray, FloatArray
@@ -50,11 +51,8 @@ class Run:
 
 def read_run(file: Path) -> Run:
     """Read a finished cell."""
-    try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-        return _run(file, content)
-    except (OSError, ValueError, TypeError, KeyError) as error:
-        raise InputError(f"{file}: is damaged ({error}). Remove it and run again.") from error
+    with refusing_damage(file):
+        return _run(file, json.loads(file.read_text(encoding="utf-8")))
 
 
 def _run(file: Path, content: Mapping[str, Any]) -> Run:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from recap.benchmark.cells import refusing_damage
 from recap.benchmark.experiments import FOLDER
 from recap.benchmark.figures.style import (
     COLOURS,
@@ -22,7 +23,6 @@ from recap.benchmark.figures.style import (
     with_minus,
 )
 from recap.benchmark.table_cells import ALIASES
-from recap.errors import InputError
 from recap.extras import require
 
 CURVES = {
@@ -98,11 +98,9 @@ def _figure(name: str, entries: Sequence[Entry]) -> Figure:
 
 def read_summary(file: Path) -> list[Entry]:
     """The rows of a summary."""
-    try:
+    with refusing_damage(file):
         rows = json.loads(file.read_text(encoding="utf-8"))
         return [_entry(row) for row in rows if row["metric"] in METRICS]
-    except (OSError, ValueError, TypeError, KeyError) as error:
-        raise InputError(f"{file}: is damaged ({error}). Remove it and run again.") from error
 
 
 def _entry(row: dict[str, Any]) -> Entry:

@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -22,7 +22,7 @@ from recap.data.prepare.pairs import Pair, pair_up
 from recap.data.prepare.plan import Item, Note, Output, Plan, PrepareOptions, Probe, Source, Split
 from recap.data.prepare.png import eight_bit, image_output, mask_output
 from recap.data.prepare.select import draw, ranked, share_out
-from recap.data.prepare.slices import labels_by_slice, read_scan
+from recap.data.prepare.slices import Cut, labels_by_slice, read_scan
 from recap.extras import require
 from recap.io.window import apply_window
 
@@ -41,14 +41,6 @@ _SHARED = (
     "BrainMRI: as published, the pool's abnormal patients are test patients too and some slices "
     "are in both; --patient-split keeps them apart."
 )
-
-
-class Cut(NamedTuple):
-    """One slice to write."""
-
-    number: int
-    split: Split
-    abnormal: bool
 
 
 Facts = Mapping[str, Mapping[str, list[int]]]

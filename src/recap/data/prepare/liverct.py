@@ -13,7 +13,6 @@ import re
 from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
@@ -21,7 +20,7 @@ from recap.data.prepare.pairs import Pair, Paired, pair_up
 from recap.data.prepare.plan import Item, Note, Output, Plan, PrepareOptions, Probe, Source, Split
 from recap.data.prepare.png import eight_bit, image_output, mask_output
 from recap.data.prepare.select import draw
-from recap.data.prepare.slices import labels_by_slice, read_scan
+from recap.data.prepare.slices import Cut, labels_by_slice, read_scan
 from recap.extras import require
 from recap.io.window import CT_WINDOWS, apply_window
 
@@ -37,14 +36,6 @@ _SHARED = (
     "LiverCT: as published, pool and test are slices of the same ten volumes, often neighbours; "
     "--patient-split keeps the volumes apart."
 )
-
-
-class Cut(NamedTuple):
-    """One slice to write."""
-
-    number: int
-    split: Split
-    abnormal: bool
 
 
 Facts = Mapping[str, Mapping[str, list[int]]]

@@ -8,7 +8,7 @@ import dataclasses
 import json
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path, PurePosixPath
@@ -21,9 +21,7 @@ from recap.data.prepare.plan import Item, Note, Plan, PrepareOptions, Probe, Sou
 from recap.data.prepare.work import PARTIAL, Outcome, Record, Task
 from recap.data.prepare.workers import run_tasks
 from recap.errors import InputError, SettingsError
-
-Progress = Callable[[str, int, int, str], None]
-"""`progress(stage, done, total, detail)`."""
+from recap.progress import Progress, silent
 
 
 @dataclass(frozen=True)
@@ -47,7 +45,7 @@ def prepare(
     root: Path,
     options: PrepareOptions | None = None,
     workers: int = 1,
-    progress: Progress | None = None,
+    progress: Progress = silent,
 ) -> Summary:
     """Make `<root>/<domain>_AD` from a raw folder; what an earlier run finished is kept.
 
@@ -63,7 +61,7 @@ def prepare(
     if not raw.is_dir():
         raise source.wrong_folder(raw, "there is no such folder")
     plan = source.plan(raw, options)
-    run = _Run(source, raw, folder, workers, progress or _silent, options)
+    run = _Run(source, raw, folder, workers, progress, options)
     return run.complete(plan)
 
 
@@ -208,7 +206,3 @@ def _version(distribution: str) -> str:
         return version(distribution)
     except PackageNotFoundError:
         return "not installed"
-
-
-def _silent(stage: str, done: int, total: int, detail: str) -> None:
-    """No progress is shown."""

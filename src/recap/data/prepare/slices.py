@@ -5,17 +5,26 @@ as radiologists look at them.
 """
 
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from recap.data.prepare.plan import Split
 from recap.errors import InputError
 from recap.io.nifti import read_nifti
 from recap.io.volume import Grid
 from recap.types import FloatArray
 
 Labels = NDArray[np.uint8]
+
+
+class Cut(NamedTuple):
+    """One slice to write."""
+
+    number: int
+    split: Split
+    abnormal: bool
 
 
 class Scan:

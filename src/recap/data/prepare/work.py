@@ -11,6 +11,7 @@ from typing import Any, TypedDict
 
 from recap.data.prepare.plan import Item, Output, Probe
 from recap.errors import RecapError
+from recap.fetch import sha256_of
 
 # Files grow here and are moved into place, so that none is ever seen half-written.
 PARTIAL = ".partial"
@@ -94,12 +95,6 @@ def reason_of(error: Exception, raw: Path) -> str:
     if isinstance(error, OSError) and error.filename:
         text = f"{relative(Path(error.filename), raw)}: {error.strerror}."
     return text if isinstance(error, RecapError | OSError) else f"{type(error).__name__}: {text}"
-
-
-def sha256_of(path: Path) -> str:
-    """The hash of a file."""
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def _holds(known: Record, now: Record, folder: Path) -> bool:
