@@ -17,6 +17,7 @@ SOURCES = sorted(PACKAGE.rglob("*.py"))
 LAYERS = [
     "errors",
     "extras",
+    "words",
     "atomic",
     "lock",
     "allocator",

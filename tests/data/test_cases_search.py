@@ -119,7 +119,7 @@ def test_an_empty_folder_and_a_wrong_path_are_errors(search, tmp_path):
     with pytest.raises(InputError, match="nowhere: there is no such file or folder"):
         search(tmp_path / "empty", tmp_path / "nowhere")
     (tmp_path / "empty" / "notes.txt").write_text("hello")
-    with pytest.raises(InputError, match=r"Left 1 other files alone, such as notes\.txt"):
+    with pytest.raises(InputError, match=r"Left 1 other file alone, such as notes\.txt"):
         search(tmp_path / "empty")
 
 

@@ -26,7 +26,7 @@ def test_a_study_that_cannot_be_read_says_why(tmp_path):
     (image,) = study(1, slices=1)
     image.PixelData = image.PixelData[:10]
     write(tmp_path / "images" / "a.dcm", image)
-    with pytest.raises(InputError, match=r"None of 1 cases could be scored: .*ends early"):
+    with pytest.raises(InputError, match=r"None of 1 case could be scored: .*ends early"):
         study_scorer(DETECTOR)(tmp_path / "images", tmp_path / "results")
 
 

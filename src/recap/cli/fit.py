@@ -9,6 +9,7 @@ import typer
 
 from recap.cli.bars import Report, bars
 from recap.cli.options import Config, Device, Overrides, Preset, RandomWeights, method_settings
+from recap.cli.words import counted
 from recap.errors import RecapError
 
 if TYPE_CHECKING:
@@ -206,4 +207,5 @@ def _finish(detector: "Detector", out: Path, work_dir: Path, pictures: Mapping[i
     typer.echo(f"Fitted on {counts['normal']} normal and {counts['abnormal']} abnormal images.")
     typer.echo(card.statement)
     if pictures:
-        typer.echo(f"It holds small pictures of {len(pictures)} normal images: images of patients.")
+        shown = counted(len(pictures), "normal image")
+        typer.echo(f"It holds small pictures of {shown}: images of patients.")

@@ -7,7 +7,7 @@ import typer
 
 from recap.cli.bars import bars
 from recap.cli.options import Device, RandomWeights, Runtime
-from recap.cli.words import counted
+from recap.cli.words import counted, printable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -142,8 +142,8 @@ def _name_skipped(files: list[Path]) -> None:
 
     if files:
         typer.echo(
-            f"{len(files)} other files were left alone ({name_some(files)}): see left_alone in "
-            "manifest.json.",
+            f"Left alone: {counted(len(files), 'other file')} ({printable(name_some(files))}); see "
+            "left_alone in manifest.json.",
             err=True,
         )
 
@@ -165,7 +165,7 @@ def _summarise(outcome: "Outcome") -> None:
 
 def _dicom_results(written: int, folder: Path) -> str:
     if written:
-        return f"DICOM results of {written} cases: {folder}"
+        return f"DICOM results of {counted(written, 'case')}: {folder}"
     if folder.is_dir():
         return f"No new DICOM results; those of earlier runs: {folder}"
     return "No DICOM results: none of the cases is DICOM that could be scored."
@@ -173,6 +173,6 @@ def _dicom_results(written: int, folder: Path) -> str:
 
 def _show_some(lines: list[str], more: str) -> None:
     for line in lines[:SHOWN]:
-        typer.echo(f"  {line}", err=True)
+        typer.echo(f"  {printable(line)}", err=True)
     if len(lines) > SHOWN:
         typer.echo(f"  and {len(lines) - SHOWN} more: {more}", err=True)

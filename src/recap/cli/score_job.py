@@ -103,12 +103,13 @@ class Job:
 
         return DicomResults(self.detector, self.cases, self.out, self.wanted.ignore)
 
-    def _draw(self, case: Case, prediction: CasePrediction, path: Path) -> None:
+    def _draw(self, case: Case, prediction: CasePrediction, path: Path) -> str:
         save_png(case_overlay(case, prediction, self.detector.map_scale), path)
-        if self._dicom is not None:
-            name = path.relative_to(self.out / "overlays").as_posix().removesuffix(".png")
-            with self._one_at_a_time:  # it counts, and writes files that belong together
-                self._dicom.write(name, case, prediction)
+        if self._dicom is None:
+            return ""
+        name = path.relative_to(self.out / "overlays").as_posix().removesuffix(".png")
+        with self._one_at_a_time:  # it counts, and writes files that belong together
+            return self._dicom.write(name, case, prediction)
 
     def outcome(self, rows: list[Row], shard: Shard, progress: Progress) -> Outcome:
         """Write what is made of all rows, and say what came of it."""

@@ -14,6 +14,7 @@ from recap.fetch import unpack_archive
 from recap.io.case import Case
 from recap.io.read import open_file
 from recap.io.sniff import Format, nifti_pair, sniff
+from recap.words import counted
 
 if TYPE_CHECKING:
     from recap.io.dicom_series import Series
@@ -199,7 +200,8 @@ def _nothing(paths: Sequence[Path], skipped: Sequence[Skipped]) -> str:
     looked = "no images. Looked for pictures, DICOM, NIfTI, NRRD, slides."
     if skipped:
         file, reason = skipped[0]
-        looked += f" Left {len(skipped)} other files alone, such as {file.name}: {reason}"
+        left = counted(len(skipped), "other file")
+        looked += f" Left {left} alone, such as {file.name}: {reason}"
     return f"{', '.join(map(str, paths))}: {looked}"
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from recap.errors import InputError
 from recap.fetch import sha256_of
 from recap.types import Sample
+from recap.words import counted
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp", ".webp")
 DICOM_SUFFIXES = (".dcm", ".dicom")
@@ -95,8 +96,8 @@ def match_masks(images: Sequence[Path], masks: Path) -> dict[Path, Path]:
         )
     if pairs.orphans:
         raise InputError(
-            f"{masks}: {len(pairs.orphans)} masks belong to no image ({name_some(pairs.orphans)}). "
-            "Add their images or remove them."
+            f"{masks}: {counted(len(pairs.orphans), 'mask')} without an image "
+            f"({name_some(pairs.orphans)}). Add what is missing, or remove the rest."
         )
     return pairs.matched
 
@@ -115,7 +116,7 @@ def folder_samples(
     both = {path.resolve() for path in healthy} & {path.resolve() for path in diseased}
     if both:
         raise InputError(
-            f"{len(both)} images are listed as normal and as abnormal "
+            f"Listed as normal and as abnormal: {counted(len(both), 'image')} "
             f"({name_some(sorted(both))}). Each image can be one only."
         )
     _refuse_copies([*healthy, *diseased])

@@ -36,10 +36,10 @@ class DicomResults:
         """Cases without DICOM results though they are DICOM, and why."""
         self.written = 0
 
-    def write(self, name: str, case: Case, prediction: "CasePrediction") -> None:
-        """Write the results of a case; one that is not DICOM has none."""
+    def write(self, name: str, case: Case, prediction: "CasePrediction") -> str:
+        """Write the results of a case; says why it has none. One that is not DICOM needs none."""
         if not case.dicom_frames:
-            return
+            return ""
         calibration = self._detector.card.calibration
         level = None if calibration is None else calibration.map_level
         ignored = None if self._masks is None else self._masks.of(Path(name))
@@ -59,6 +59,8 @@ class DicomResults:
             self.written += 1
         except RecapError as error:
             self.failed[name] = self._sources[name].in_words(str(error))
+            return f"no DICOM results: {self.failed[name]}"
+        return ""
 
     def missing(self, row: Row) -> bool:
         """Whether a scored case is DICOM and has no DICOM results yet."""

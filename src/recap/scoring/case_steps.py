@@ -22,8 +22,8 @@ from recap.scoring.regions import IgnoreMasks
 from recap.scoring.rows import OpenTable, Row, number_text
 from recap.scoring.stages import Stages
 
-Draw = Callable[[Case, CasePrediction, Path], None]
-"""Writes an overlay to a path."""
+Draw = Callable[[Case, CasePrediction, Path], str | None]
+"""Writes an overlay to a path; says what could not be written besides, if anything."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -160,7 +160,7 @@ def write_case(scored: Scored) -> Row:
     with stage("draw"):
         overlay_file = f"overlays/{found.name}.png"
         (out / overlay_file).parent.mkdir(parents=True, exist_ok=True)
-        run.target.draw(case, prediction, out / overlay_file)
+        problem = run.target.draw(case, prediction, out / overlay_file)
     if scored.parts is not None:
         scored.parts.remove()
     height, width = case.size_hw or prediction.map.shape[-2:]
@@ -181,6 +181,7 @@ def write_case(scored: Scored) -> Row:
         map_step_px=number_text(prediction.source_px_per_px),
         overlay=overlay_file,
         table=table,
+        error=problem or "",
         **decided,
     )
 

@@ -50,6 +50,7 @@ class Row:
     table: str = ""
     regions_table: str = ""
     error: str = ""
+    """Why it failed; of a case that was scored, why it has no DICOM results."""
 
     @property
     def files(self) -> list[str]:
