@@ -13,6 +13,7 @@ from recap.errors import InputError
 from recap.fetch import unpack_archive
 from recap.io.case import Case
 from recap.io.read import open_file
+from recap.io.reasons import not_there
 from recap.io.sniff import Format, nifti_pair, sniff
 from recap.words import counted
 
@@ -92,7 +93,7 @@ def find_cases(paths: Sequence[Path], scratch: Path, leave_out: Sequence[Path] =
     for number, path in enumerate(paths):
         path = Path(path)
         if not path.exists():
-            raise InputError(f"{path}: there is no such file or folder.")
+            raise InputError(f"{path}: {not_there(path, 'file or folder')}")
         found = _search(path, scratch, leave_out)
         # Two folders may hold the same names.
         prefix = f"{number + 1}-{_folder_name(path)}/" if len(paths) > 1 else ""

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from recap.errors import InputError
 from recap.fetch import sha256_of
+from recap.io.reasons import not_there
 from recap.types import Sample
 from recap.words import counted
 
@@ -190,7 +191,7 @@ def _list(path: Path, wanted: Callable[[Path], bool], suffixes: Sequence[str]) -
     if path.is_file():
         return [path]
     if not path.is_dir():
-        raise InputError(f"{path}: there is no such file or folder.")
+        raise InputError(f"{path}: {not_there(path, 'file or folder')}")
     found = [file for file in walk(path) if wanted(file)]
     if not found:
         raise InputError(f"{path}: no images in this folder. Looked for {' '.join(suffixes)}.")

@@ -26,6 +26,7 @@ from recap.data.manifest import Split, read_manifest
 from recap.data.supports import known_patient
 from recap.errors import InputError, RecapError
 from recap.fetch import sha256_of
+from recap.io.reasons import not_there
 from recap.types import CLASSES, Sample
 
 ProblemKind = Literal[
@@ -109,7 +110,7 @@ def inspect_data(path: Path, progress: Progress = lambda done, total, name: None
     """Look at every file of a data set: a folder of any known layout, or a CSV manifest."""
     path = Path(path)
     if not path.exists():
-        raise InputError(f"{path}: there is no such folder or file.")
+        raise InputError(f"{path}: {not_there(path, 'folder or file')}")
     try:
         domain = read_domain(path)
     except InputError as error:

@@ -14,6 +14,7 @@ from PIL import ImageOps, UnidentifiedImageError
 
 from recap.errors import InputError
 from recap.io.no_warnings import no_warnings
+from recap.io.reasons import not_there
 from recap.types import BoolArray, FloatArray, Image
 
 FORMATS = ("PNG", "JPEG", "TIFF", "BMP", "WEBP")
@@ -136,13 +137,13 @@ def _read_values(path: Path) -> NDArray[Any]:
         raise InputError(_too_large(path)) from error
     # Pillow's decoders answer a damaged file with almost any exception.
     except Exception as error:
-        raise InputError(f"{path}: {_reason(error)}") from error
+        raise InputError(f"{path}: {_reason(error, path)}") from error
 
 
-def _reason(error: Exception) -> str:
+def _reason(error: Exception, path: Path) -> str:
     match error:
         case FileNotFoundError():
-            return "there is no such file."
+            return not_there(path)
         case PermissionError():
             return "no permission to read this file."
         case UnidentifiedImageError():
