@@ -40,6 +40,7 @@ ProblemKind = Literal[
     "unreadable mask",
     "mask of other size",
     "empty mask",
+    "grey in mask",
     "duplicate",
 ]
 PLAIN_FOLDERS = ("normal", "abnormal", "masks")
@@ -239,7 +240,7 @@ def _look(sample: Sample) -> _Look:
 
 
 def _mask_problems(path: Path, size_hw: tuple[int, int]) -> Iterable[Problem]:
-    from recap.io import read_mask
+    from recap.io.raster import read_mask, unmarked_greys
 
     try:
         mask = read_mask(path)
@@ -248,7 +249,11 @@ def _mask_problems(path: Path, size_hw: tuple[int, int]) -> Iterable[Problem]:
     if mask.shape != size_hw:
         sizes = " but its image ".join(f"{w}x{h}" for h, w in (mask.shape, size_hw))
         return [Problem("mask of other size", str(path), f"it has {sizes}")]
-    return [] if mask.any() else [Problem("empty mask", str(path), MARKS_NOTHING)]
+    if not mask.any():
+        return [Problem("empty mask", str(path), MARKS_NOTHING)]
+    greys = ", ".join(f"{grey:.0%}" for grey in unmarked_greys(path))
+    reason = f"areas of {greys} of full brightness count as healthy; if not, make them white"
+    return [Problem("grey in mask", str(path), reason)] if greys else []
 
 
 def _add_counts(report: DataReport, found: dict[Split, list[Sample]]) -> None:

@@ -22,6 +22,8 @@ FORMATS = ("PNG", "JPEG", "TIFF", "BMP", "WEBP")
 MAX_PIXELS = 178_000_000
 # An integer mask whose largest value is below this part of its range holds label numbers.
 LABEL_RANGE = 1 / 16
+# Darker areas of a mask may be what JPEG left of black.
+_DARKEST_GREY = 0.1
 
 _TIFF_BITS, _TIFF_PHOTOMETRIC = 258, 262
 
@@ -60,6 +62,19 @@ def read_mask(path: str | Path) -> BoolArray:
         "brightness, so that it is not clear what they mark. Save it with 0 for healthy and full "
         "brightness for lesion."
     )
+
+
+def unmarked_greys(path: str | Path) -> list[float]:
+    """Greys, as shares of full brightness, that fill areas of a mask though `read_mask` cuts them.
+
+    Smoothed edges pass through greys, but an area of one was drawn: it may stand for a lesion too.
+    """
+    from scipy import ndimage
+
+    strength = _without_alpha(_to_unit(_read_values(Path(path)), str(path))).max(axis=2)
+    even = ndimage.minimum_filter(strength, 3) == ndimage.maximum_filter(strength, 3)
+    grey = (strength > max(_DARKEST_GREY, strength.min())) & (strength <= 0.5)
+    return np.unique(strength[even & grey]).tolist() if (strength > 0.5).any() else []
 
 
 def image_from_array(array: Any, source: str = "array") -> Image:
