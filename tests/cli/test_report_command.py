@@ -1,6 +1,7 @@
 import csv
 import json
 import sys
+from dataclasses import replace
 from html import escape
 
 import numpy as np
@@ -9,10 +10,12 @@ from PIL import Image as Pillow
 
 import recap
 from recap.cli.report import report_command
+from recap.data.cases import Found
 from recap.errors import InputError
 from recap.report.score_page import write_score_page
 from recap.scoring.bundle import read_card
 from recap.scoring.explain import explain
+from recap.scoring.rows import Row
 from scored_folders import Page
 
 
@@ -266,6 +269,24 @@ def test_dicom_results_of_dicom_files(command, bundle, images, tmp_path):
     before = times(out / "dicom")
     assert "No new DICOM results" in command("score", bundle, given, "--out", out, "--dicom").out
     assert times(out / "dicom") == before
+    assert [row["dicom"] for row in table(out).values()] == ["dicom/one.dcm", ""]
+
+
+def test_dicom_results_are_of_the_files_that_are_there_now(tmp_path):
+    """Scored again without --dicom, a case has results of its earlier file, perhaps of another
+    patient; a kill may have cut short those of a case that had none."""
+    pytest.importorskip("highdicom")
+    from dicom_files import save_dicom
+    from recap.report.score_dicom import DicomResults
+
+    file = save_dicom(tmp_path / "one.dcm", np.zeros((8, 8), np.uint16))
+    results = DicomResults(None, [Found("one.dcm", (file,))], tmp_path)
+    named = Row("one.dcm", str(file), "", "ok", dicom="dicom/one.dcm")
+    assert results.missing(named)
+    (tmp_path / "dicom/one.dcm").mkdir(parents=True)
+    (tmp_path / "dicom/one.dcm/report.dcm").touch()
+    assert not results.missing(named)
+    assert results.missing(replace(named, dicom=""))
 
 
 def test_a_case_that_breaks_dicom_results_costs_no_other(command, bundle, tmp_path, monkeypatch):

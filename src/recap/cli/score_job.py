@@ -103,10 +103,10 @@ class Job:
 
         return DicomResults(self.detector, self.cases, self.out, self.wanted.ignore)
 
-    def _draw(self, case: Case, prediction: CasePrediction, path: Path) -> str:
+    def _draw(self, case: Case, prediction: CasePrediction, path: Path) -> dict[str, str]:
         save_png(case_overlay(case, prediction, self.detector.map_scale), path)
         if self._dicom is None:
-            return ""
+            return {}
         name = path.relative_to(self.out / "overlays").as_posix().removesuffix(".png")
         with self._one_at_a_time:  # it counts, and writes files that belong together
             return self._dicom.write(name, case, prediction)

@@ -1,6 +1,6 @@
 """The steps of a case on its way to a row: read and open, then, once it is scored, write."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
@@ -22,8 +22,8 @@ from recap.scoring.regions import IgnoreMasks
 from recap.scoring.rows import OpenTable, Row, number_text
 from recap.scoring.stages import Stages
 
-Draw = Callable[[Case, CasePrediction, Path], str | None]
-"""Writes an overlay to a path; says what could not be written besides, if anything."""
+Draw = Callable[[Case, CasePrediction, Path], Mapping[str, str] | None]
+"""Writes an overlay to a path; gives columns of the row for what else it wrote, or could not."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -160,7 +160,7 @@ def write_case(scored: Scored) -> Row:
     with stage("draw"):
         overlay_file = f"overlays/{found.name}.png"
         (out / overlay_file).parent.mkdir(parents=True, exist_ok=True)
-        problem = run.target.draw(case, prediction, out / overlay_file)
+        drawn = run.target.draw(case, prediction, out / overlay_file) or {}
     if scored.parts is not None:
         scored.parts.remove()
     height, width = case.size_hw or prediction.map.shape[-2:]
@@ -181,8 +181,8 @@ def write_case(scored: Scored) -> Row:
         map_step_px=number_text(prediction.source_px_per_px),
         overlay=overlay_file,
         table=table,
-        error=problem or "",
         **decided,
+        **drawn,
     )
 
 
