@@ -105,7 +105,7 @@ def read_case(runs: Sequence[Run], found: Found) -> Opened:
     """Read a case up to the model, for all runs that lack it; they read alike."""
     stage = runs[0].stages.stage
     with stage("hash"):
-        digest = _digest(found.files)
+        digest = digest_of(found.files)
     opened = Opened(found, digest, tuple(run for run in runs if not run.has(found.name, digest)))
     try:
         if not opened.runs or _is_volume(found):  # one for each thread would take too much memory
@@ -198,7 +198,7 @@ def _is_volume(found: Found) -> bool:
     return found.series is not None or sniff(found.files[0]) in ("nifti", "nrrd", "slide")
 
 
-def _digest(files: Sequence[Path]) -> str:
+def digest_of(files: Sequence[Path]) -> str:
     """The sha256 of a case's file; of several, that of their digests in order."""
     if not all(file.is_file() for file in files):  # a pipe would be waited for
         return ""
