@@ -31,6 +31,10 @@ IMAGE_SUFFIXES = (
 )
 
 
+class NoCasesError(InputError):
+    """All was looked through, and nothing of it is an image."""
+
+
 @dataclass(frozen=True)
 class Unpacked:
     """An archive, and the folder that its files were unpacked to for a while."""
@@ -100,7 +104,7 @@ def find_cases(paths: Sequence[Path], scratch: Path, leave_out: Sequence[Path] =
         cases += [replace(case, name=prefix + case.name) for case in found.cases]
         skipped += found.skipped
     if not cases:
-        raise InputError(_nothing(paths, skipped))
+        raise NoCasesError(_nothing(paths, skipped))
     return Search(tuple(_with_unique_names(cases)), tuple(skipped))
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
-from recap.data.cases import Found, find_cases
+from recap.data.cases import Found, NoCasesError, find_cases
 from recap.errors import InputError, RecapError
 from recap.pacs.spool import Unscored
 from recap.report.dicom_results import write_dicom_results
@@ -28,7 +28,7 @@ def study_scorer(detector: "Detector") -> Callable[[Path, Path], list[Unscored]]
         with TemporaryDirectory(prefix="recap-") as scratch:
             try:
                 cases = find_cases([images], Path(scratch)).cases
-            except InputError:  # reports or segmentations only
+            except NoCasesError:  # reports or segmentations only
                 _log.info("nothing to look at in %s", images.parent.name)
                 return []
             unscored = []
