@@ -49,6 +49,14 @@ def write_atomic(path: Path, data: bytes | str) -> None:
         file.write(data.encode() if isinstance(data, str) else data)
 
 
+def make_folder(path: Path) -> None:
+    """Make a folder and those above it, unless it is there."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"Cannot write {path}: {reason_of(error, path)}") from error
+
+
 def check_file(path: Path) -> None:
     """Refuse a file that could not be written, before the work rather than after it."""
     if path.is_dir():

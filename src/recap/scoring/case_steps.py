@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 
+from recap.atomic import make_folder
 from recap.config import ReadingSettings
 from recap.data.cases import Found
 from recap.errors import RecapError
@@ -159,7 +160,7 @@ def write_case(scored: Scored) -> Row:
         table = save_image_table(out, found.name, prediction) if several else ""
     with stage("draw"):
         overlay_file = f"overlays/{found.name}.png"
-        (out / overlay_file).parent.mkdir(parents=True, exist_ok=True)
+        make_folder((out / overlay_file).parent)
         drawn = run.target.draw(case, prediction, out / overlay_file) or {}
     if scored.parts is not None:
         scored.parts.remove()
