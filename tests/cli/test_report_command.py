@@ -267,7 +267,7 @@ def test_dicom_results_of_dicom_files(command, bundle, images, tmp_path):
     assert [path.name for path in (out / "dicom").iterdir()] == ["one.dcm"]
     assert (out / "dicom/one.dcm/report.dcm").is_file()
     before = times(out / "dicom")
-    assert "No new DICOM results" in command("score", bundle, given, "--out", out, "--dicom").out
+    assert command("score", bundle, given, "--out", out, "--dicom").out == result.out
     assert times(out / "dicom") == before
     assert [row["dicom"] for row in table(out).values()] == ["dicom/one.dcm", ""]
 
@@ -325,4 +325,4 @@ def test_a_case_that_breaks_dicom_results_costs_no_other(command, bundle, tmp_pa
     again = command("score", bundle, given, "--out", out, "--dicom")
     assert again.code == 0, again.err
     assert {row["error"] for row in table(out).values()} == {""}
-    assert "DICOM results of 1 case:" in again.out
+    assert "DICOM results of 3 cases:" in again.out

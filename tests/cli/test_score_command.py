@@ -8,6 +8,9 @@ import pytest
 from PIL import Image as PillowImage
 
 import recap
+from recap.cli.score import _dicom_results
+from recap.cli.score_job import Outcome
+from recap.scoring.rows import Row
 
 
 def rows(out):
@@ -146,3 +149,17 @@ def test_dicom_results_of_pictures(command, bundle, domains, tmp_path):
     assert result.code == 0
     assert "none of the cases is DICOM" in result.out
     assert not (tmp_path / "out" / "dicom").exists()
+
+
+@pytest.mark.parametrize(
+    ("lacks", "said"),
+    [
+        ({"dicom": "dicom/a"}, "DICOM results of 1 case: "),
+        ({"error": "no DICOM results: …"}, "could not be made"),
+        ({}, "none of the cases is DICOM"),
+    ],
+)
+def test_what_is_said_of_dicom_results(lacks, said, tmp_path):
+    both = [Row("a", "a", "", "ok", **lacks), Row("b", "b", "", "error", error="not an image")]
+    outcome = Outcome(both, tmp_path, tmp_path / "scores.csv")
+    assert said in _dicom_results(sum(bool(row.dicom) for row in both), outcome)

@@ -157,17 +157,17 @@ def _summarise(outcome: "Outcome") -> None:
     if outcome.page is not None:
         typer.echo(f"Report: {outcome.page}")
     if outcome.dicom is not None:
-        typer.echo(_dicom_results(outcome.dicom, out / "dicom"))
+        typer.echo(_dicom_results(outcome.dicom, outcome))
     errors = [row.error for row in rows if row.status != "ok"]
     _show_some(errors, f"see {outcome.table}")
     _show_some(outcome.warnings, f"see {out / 'manifest.json'}")
 
 
-def _dicom_results(written: int, folder: Path) -> str:
-    if written:
-        return f"DICOM results of {counted(written, 'case')}: {folder}"
-    if folder.is_dir():
-        return f"No new DICOM results; those of earlier runs: {folder}"
+def _dicom_results(count: int, outcome: "Outcome") -> str:
+    if count:
+        return f"DICOM results of {counted(count, 'case')}: {outcome.out / 'dicom'}"
+    if any(row.error for row in outcome.rows if row.status == "ok"):
+        return "No DICOM results: they could not be made."
     return "No DICOM results: none of the cases is DICOM that could be scored."
 
 

@@ -75,7 +75,7 @@ class Outcome:
     table: Path
     page: Path | None = None
     dicom: int | None = None
-    """How many cases have new DICOM results; None if those were not asked for."""
+    """How many cases have DICOM results; None if those were not asked for."""
     failed: bool = False
     warnings: list[str] = field(default_factory=list)
 
@@ -117,10 +117,10 @@ class Job:
         failed = any(row.status != "ok" for row in rows)
         outcome = Outcome(rows, out, out / shard.file(TABLE), failed=failed)
         if self._dicom is not None:
-            outcome.dicom = self._dicom.written
+            outcome.dicom = sum(bool(row.dicom) for row in rows)
             outcome.failed |= bool(self._dicom.failed)
             outcome.warnings += self._dicom.failed.values()
-            told = {"written": self._dicom.written, "errors": self._dicom.failed}
+            told = {"cases": outcome.dicom, "errors": self._dicom.failed}
             add_to_manifest(out, {}, shard=shard, dicom=told)
         if wanted.parquet:
             write_parquet(rows, out / "scores.parquet")

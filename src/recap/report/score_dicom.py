@@ -34,7 +34,6 @@ class DicomResults:
         self._masks = None if ignore is None else ignore_masks(ignore, names)
         self.failed: dict[str, str] = {}
         """Cases without DICOM results though they are DICOM, and why."""
-        self.written = 0
 
     def write(self, name: str, case: Case, prediction: "CasePrediction") -> dict[str, str]:
         """Write the results of a case, unless it is not DICOM; gives the columns of its row."""
@@ -60,7 +59,6 @@ class DicomResults:
         except RecapError as error:
             self.failed[name] = self._sources[name].in_words(str(error))
             return {"error": f"no DICOM results: {self.failed[name]}"}
-        self.written += 1
         return {"dicom": folder}
 
     def missing(self, row: Row) -> bool:
