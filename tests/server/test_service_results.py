@@ -5,6 +5,7 @@ import gzip
 import io
 import json
 import zipfile
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from recap.data.cases import find_cases
 from recap.io import open_file
 from recap.scoring.batch import score_to_folder
 from recap.scoring.cases import score_case
+from recap.server.scoring import score_job
 from service_calls import API, ended, png, upload, zipped
 
 
@@ -196,3 +198,22 @@ def test_dicom_results_are_of_the_same_patient(client, tmp_path):
     assert {(each.PatientID, each.StudyInstanceUID) for each in found} == {
         ("P7", source.StudyInstanceUID)
     }
+
+
+def test_a_volume_is_not_finished_by_another_detector(volume, bundles, tmp_path):
+    """The service was killed in the middle, and another bundle has the name when it starts again."""
+    (tmp_path / "upload").mkdir()
+    (tmp_path / "upload" / "000000.nii").write_bytes(volume)
+    job = SimpleNamespace(id="1", bundle="brain", options={}, names={})
+    first, other = map(recap.load, bundles)
+
+    def killed(done):
+        if done == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        score_job(job, first, tmp_path, tmp_path / "first", killed)
+    score_job(job, other, tmp_path, tmp_path / "second", lambda done: None)
+    (case,) = json.loads((tmp_path / "second" / "result.json").read_text())["cases"]
+    expected = other.score_case(tmp_path / "upload" / "000000.nii")
+    assert case["image_scores"] == [image.score for image in expected.images]

@@ -33,10 +33,7 @@ def dicom_zip(service: Service, job: Job, result: Result) -> Iterator[bytes]:
     wanted = [case for case in content["cases"] if case.get("dicom")]
     if not wanted:
         raise HTTPException(404, "No case of this job came as DICOM.")
-    card = service.bundles.card(job.bundle)
-    reading = None if card is None else card.settings.reading
-    if reading is None:
-        raise HTTPException(409, "The bundle of this job is not served any more.")
+    reading = service.bundles.refuse_other(job.bundle, content["fingerprint"]).settings.reading
     folder = Path(tempfile.mkdtemp(dir=service.jobs.store.root / "incoming"))
     try:
         with _ONE_AT_A_TIME:
