@@ -201,7 +201,7 @@ def test_dicom_results_are_of_the_same_patient(client, tmp_path):
 
 
 def test_a_volume_is_not_finished_by_another_detector(volume, bundles, tmp_path):
-    """The service was killed in the middle, and another bundle has the name when it starts again."""
+    """Killed in the middle, the service may start again with another bundle of that name."""
     (tmp_path / "upload").mkdir()
     (tmp_path / "upload" / "000000.nii").write_bytes(volume)
     job = SimpleNamespace(id="1", bundle="brain", options={}, names={})
