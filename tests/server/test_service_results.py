@@ -5,6 +5,7 @@ import gzip
 import io
 import json
 import zipfile
+from itertools import islice
 from types import SimpleNamespace
 
 import numpy as np
@@ -17,6 +18,7 @@ from recap.data.cases import find_cases
 from recap.io import open_file
 from recap.scoring.batch import score_to_folder
 from recap.scoring.cases import score_case
+from recap.server.dicom import _then_remove
 from recap.server.scoring import score_job
 from service_calls import API, ended, png, upload, zipped
 
@@ -217,3 +219,14 @@ def test_a_volume_is_not_finished_by_another_detector(volume, bundles, tmp_path)
     (case,) = json.loads((tmp_path / "second" / "result.json").read_text())["cases"]
     expected = other.score_case(tmp_path / "upload" / "000000.nii")
     assert case["image_scores"] == [image.score for image in expected.images]
+
+
+@pytest.mark.parametrize("taken", [0, 1, 100])
+def test_dicom_results_that_nobody_waits_for_leave_no_files(taken, tmp_path):
+    folder = tmp_path / "results"
+    folder.mkdir()
+    (folder / "report.dcm").write_bytes(bytes(2**20))
+    blocks = _then_remove(folder)
+    assert list(islice(blocks, taken)) or not taken
+    del blocks
+    assert not folder.exists()

@@ -3,6 +3,7 @@
 import shutil
 import tempfile
 import threading
+import weakref
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -88,7 +89,8 @@ def as_region(stored: dict[str, Any]) -> Region:
 
 
 def _then_remove(folder: Path) -> Iterator[bytes]:
-    try:
-        yield from zip_folder(folder)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    """A zip of a folder that goes with it, also where the client hangs up before the first block:
+    what was never started has no end to clean up at."""
+    blocks = zip_folder(folder)
+    weakref.finalize(blocks, shutil.rmtree, folder, ignore_errors=True)
+    return blocks
