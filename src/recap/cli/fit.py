@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from recap.atomic import check_place
 from recap.cli.bars import Report, bars
 from recap.cli.options import Config, Device, Overrides, Preset, RandomWeights, method_settings
 from recap.cli.words import counted
@@ -78,6 +79,7 @@ def fit_command(
     """
     chosen = {"name": encoder, "random_weights": random_weights or None}
     settings = method_settings(method, preset, config, overrides, seed=seed, encoder=chosen)
+    check_place(out)
     if out.exists() and not out.is_dir():
         raise RecapError(f"{out} is a file, but a detector is a folder. Choose another --out.")
     if out.exists() and not overwrite:
