@@ -75,3 +75,15 @@ def test_no_text_is_a_bare_number(tmp_path):
 def test_errors_without_a_file_keep_their_words():
     assert "the disk is full. Make room" in in_words(OSError(errno.ENOSPC, "No space left"))
     assert in_words(OSError("urlopen error")) == "urlopen error"
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs links")
+def test_a_link_that_leads_nowhere_is_no_place_for_a_folder(tmp_path):
+    link = tmp_path / "link"
+    link.symlink_to("gone")
+    with pytest.raises(InputError, match="link is a link that leads nowhere"):
+        check_place(link)
+    assert "is a link that leads nowhere" in refused(lambda: link.mkdir(exist_ok=True))
+    check_file(link)  # a file takes the place of the link
+    write_atomic(link, "text")
+    assert link.read_text() == "text"

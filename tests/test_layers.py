@@ -18,6 +18,7 @@ LAYERS = [
     "errors",
     "extras",
     "progress",
+    "words",
     "atomic",
     "lock",
     "allocator",

@@ -49,15 +49,29 @@ def write_atomic(path: Path, data: bytes | str) -> None:
         file.write(data.encode() if isinstance(data, str) else data)
 
 
+def make_folder(path: Path) -> None:
+    """Make a folder and those above it, unless it is there."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"Cannot write {path}: {reason_of(error, path)}") from error
+
+
 def check_file(path: Path) -> None:
     """Refuse a file that could not be written, before the work rather than after it."""
     if path.is_dir():
         raise InputError(f"Cannot write {path}: {_REASONS[errno.EISDIR]}")
-    check_place(path)
+    _check_above(path)
 
 
 def check_place(path: Path) -> None:
-    """Refuse a file or folder for which there is no room in the tree; makes nothing."""
+    """Refuse a folder for which there is no room in the tree; makes nothing."""
+    if path.is_symlink() and not path.exists():
+        raise InputError(f"Cannot write {path}: {_in_the_way(path)}")
+    _check_above(path)
+
+
+def _check_above(path: Path) -> None:
     above = next(folder for folder in path.absolute().parents if os.path.lexists(folder))
     if not above.is_dir():
         raise InputError(f"Cannot write {path}: {_in_the_way(above)}")
@@ -85,6 +99,8 @@ def reason_of(error: OSError, path: Path) -> str:
 
 
 def _in_the_way(file: Path) -> str:
+    if file.is_symlink() and not file.exists():
+        return f"{file} is a link that leads nowhere. Choose another place, or remove the link."
     return (
         f"{file} is a file, but a folder is needed. Choose another place, or move that file away."
     )

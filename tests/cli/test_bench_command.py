@@ -20,7 +20,7 @@ def run_bench(command, domains, tiny, tmp_path):
 def test_run_then_table(run_bench, command, tmp_path):
     result = run_bench()
     assert result.code == 0, result.err
-    assert result.out == f"4 of 4 cells are done: {tmp_path / 'runs'}/cells\n"
+    assert result.out == f"4 of 4 cells done: {tmp_path / 'runs'}/cells\n"
     files = sorted((tmp_path / "runs" / "cells").rglob("*.json"))
     assert len(files) == 4
     stamps = [file.stat().st_mtime_ns for file in files]
@@ -56,7 +56,7 @@ def test_columns_are_compared(run_bench, command, tmp_path):
 def test_zero_shot_learns_from_data_sets_that_are_not_measured(run_bench):
     one = run_bench("--methods", "recap", "--shots", "0", "--datasets", "Brain", "--seeds", "0")
     assert one.code == 0, one.err
-    assert "1 of 1 cells are done" in one.out
+    assert "1 of 1 cell done" in one.out
 
 
 def test_zero_shot_of_the_only_data_set_is_left_out_and_that_is_said(
@@ -66,7 +66,7 @@ def test_zero_shot_of_the_only_data_set_is_left_out_and_that_is_said(
     where = ("--data", domains[0].root, "--out", tmp_path / "runs")
     result = command("bench", "run", *where, *options, *tiny)
     assert result.code == 0, result.err
-    assert "1 of 1 cells are done" in result.out
+    assert "1 of 1 cell done" in result.out
     assert f"{domains[0].name} is the only data set" in result.err
 
 

@@ -95,7 +95,7 @@ def test_too_few_images_are_one_line(command, own_bundle, folders):
     before = (own_bundle / "bundle.json").read_bytes()
     result = command("calibrate", own_bundle, "--normal", folders / "normal", "--fpr", "0.01")
     assert result.code == 2
-    assert "22 normal images allow a false-positive rate of 4.4 % at best" in result.err
+    assert "With 22 normal images the false-positive rate is 4.4 % at best" in result.err
     assert "Give 99 or more, or a larger --fpr" in result.err
     assert (own_bundle / "bundle.json").read_bytes() == before
 

@@ -48,7 +48,7 @@ def test_a_broken_input_is_exit_code_1_and_a_line(raw, tmp_path):
     result = invoke(*arguments)
     assert result.exit_code == 1
     assert "\ntest/DME/DME-10-1.jpeg: OCT2017/test/DME/DME-10-1.jpeg: " in result.stderr
-    assert "1 inputs are missing or broken" in result.stderr
+    assert "Missing or broken: 1 input;" in result.stderr
     assert "test/Ungood: 17" in result.stdout
     broken.write_bytes((raw / "OCT2017/test/DME/DME-10-2.jpeg").read_bytes())
     assert invoke(*arguments).exit_code == 0

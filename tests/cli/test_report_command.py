@@ -1,6 +1,8 @@
 import csv
 import json
 import sys
+from dataclasses import replace
+from html import escape
 
 import numpy as np
 import pytest
@@ -8,9 +10,12 @@ from PIL import Image as Pillow
 
 import recap
 from recap.cli.report import report_command
+from recap.data.cases import Found
 from recap.errors import InputError
+from recap.report.score_page import write_score_page
 from recap.scoring.bundle import read_card
 from recap.scoring.explain import explain
+from recap.scoring.rows import Row
 from scored_folders import Page
 
 
@@ -258,12 +263,30 @@ def test_dicom_results_of_dicom_files(command, bundle, images, tmp_path):
     # Asked for later, they are made then; a picture has none.
     result = command("score", bundle, given, "--out", out, "--dicom")
     assert result.code == 0, result.err
-    assert "DICOM results of 1 cases" in result.out
+    assert "DICOM results of 1 case:" in result.out
     assert [path.name for path in (out / "dicom").iterdir()] == ["one.dcm"]
     assert (out / "dicom/one.dcm/report.dcm").is_file()
     before = times(out / "dicom")
-    assert "No new DICOM results" in command("score", bundle, given, "--out", out, "--dicom").out
+    assert command("score", bundle, given, "--out", out, "--dicom").out == result.out
     assert times(out / "dicom") == before
+    assert [row["dicom"] for row in table(out).values()] == ["dicom/one.dcm", ""]
+
+
+def test_dicom_results_are_of_the_files_that_are_there_now(tmp_path):
+    """Scored again without --dicom, a case has results of its earlier file, perhaps of another
+    patient; a kill may have cut short those of a case that had none."""
+    pytest.importorskip("highdicom")
+    from dicom_files import save_dicom
+    from recap.report.score_dicom import DicomResults
+
+    file = save_dicom(tmp_path / "one.dcm", np.zeros((8, 8), np.uint16))
+    results = DicomResults(None, [Found("one.dcm", (file,))], tmp_path)
+    named = Row("one.dcm", str(file), "", "ok", dicom="dicom/one.dcm")
+    assert results.missing(named)
+    (tmp_path / "dicom/one.dcm").mkdir(parents=True)
+    (tmp_path / "dicom/one.dcm/report.dcm").touch()
+    assert not results.missing(named)
+    assert results.missing(replace(named, dicom=""))
 
 
 def test_a_case_that_breaks_dicom_results_costs_no_other(command, bundle, tmp_path, monkeypatch):
@@ -291,10 +314,15 @@ def test_a_case_that_breaks_dicom_results_costs_no_other(command, bundle, tmp_pa
     assert all(row["score"] for row in rows.values())
     errors = json.loads((out / "manifest.json").read_text())["dicom"]["errors"]
     assert list(errors) == ["b.dcm"]
+    # The table and its page say of each case what it lacks.
+    said = {name: row["error"] for name, row in rows.items()}
+    assert said == {"a.dcm": "", "b.dcm": f"no DICOM results: {errors['b.dcm']}", "c.dcm": ""}
+    assert f"no DICOM results: {escape(errors['b.dcm'])}" in write_score_page(out).read_text()
     # Nothing half made stays, so that the next run knows what is missing.
     complete = sorted(path.parent.name for path in (out / "dicom").rglob("report.dcm"))
     assert complete == ["a.dcm", "c.dcm"]
     monkeypatch.undo()
     again = command("score", bundle, given, "--out", out, "--dicom")
     assert again.code == 0, again.err
-    assert "DICOM results of 1 cases" in again.out
+    assert {row["error"] for row in table(out).values()} == {""}
+    assert "DICOM results of 3 cases:" in again.out

@@ -8,6 +8,9 @@ import pytest
 from PIL import Image as PillowImage
 
 import recap
+from recap.cli.score import _dicom_results
+from recap.cli.score_job import Outcome
+from recap.scoring.rows import Row
 
 
 def rows(out):
@@ -39,6 +42,20 @@ def test_a_corrupt_file_is_exit_code_1(command, bundle, domains, tmp_path):
     assert "Scored 1 of 2 cases (1 image)" in result.out
     assert "bad.png" in result.err
     assert [row["status"] for row in rows(tmp_path / "out")] == ["ok", "error"]
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs a file name that Windows refuses")
+def test_names_of_files_do_not_command_the_terminal(command, bundle, domains, tmp_path):
+    folder = tmp_path / "in"
+    folder.mkdir()
+    shutil.copy(domains[0].test()[0].path, folder)
+    (folder / "bad\x1b[2J.png").write_bytes(b"nothing")
+    (folder / "note\nScored 9 of 9 cases.txt").write_text("no image")
+    result = command("score", bundle, folder, "--out", tmp_path / "out")
+    assert result.code == 1
+    assert "\x1b" not in result.err
+    assert r"bad\x1b[2J.png: " in result.err
+    assert r"Left alone: 1 other file (note\nScored 9 of 9 cases.txt)" in result.err
 
 
 def test_running_again_changes_nothing(command, bundle, domains, tmp_path):
@@ -82,7 +99,7 @@ def test_what_was_left_alone_is_named(command, bundle, domains, tmp_path):
         (folder / f"note{number}.txt").write_text("no image")
     result = command("score", bundle, folder, "--out", tmp_path / "out")
     assert result.code == 0
-    assert "7 other files were left alone (note0.txt, note1.txt" in result.err
+    assert "Left alone: 7 other files (note0.txt, note1.txt" in result.err
     assert "and 2 more" in result.err
     manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
     expected = {str(folder / f"note{number}.txt"): "not an image" for number in range(7)}
@@ -132,3 +149,17 @@ def test_dicom_results_of_pictures(command, bundle, domains, tmp_path):
     assert result.code == 0
     assert "none of the cases is DICOM" in result.out
     assert not (tmp_path / "out" / "dicom").exists()
+
+
+@pytest.mark.parametrize(
+    ("lacks", "said"),
+    [
+        ({"dicom": "dicom/a"}, "DICOM results of 1 case: "),
+        ({"error": "no DICOM results: …"}, "could not be made"),
+        ({}, "none of the cases is DICOM"),
+    ],
+)
+def test_what_is_said_of_dicom_results(lacks, said, tmp_path):
+    both = [Row("a", "a", "", "ok", **lacks), Row("b", "b", "", "error", error="not an image")]
+    outcome = Outcome(both, tmp_path, tmp_path / "scores.csv")
+    assert said in _dicom_results(sum(bool(row.dicom) for row in both), outcome)

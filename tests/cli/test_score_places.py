@@ -4,6 +4,12 @@ import shutil
 
 import pytest
 
+from recap.data.cases import Found
+from recap.errors import InputError
+from recap.scoring.case_steps import digest_of
+from recap.scoring.other_files import refuse_to_lose
+from recap.scoring.rows import Row, write_rows
+
 
 @pytest.fixture
 def images(domains, tmp_path):
@@ -51,3 +57,26 @@ def test_the_folder_of_a_detector_may_be_one_of_them(command, bundle, images, tm
     result = command("score", one, two, images, "--out", tmp_path)
     assert result.code == 2
     assert f"--out {one} lies in the detector" in result.err
+
+
+def test_results_of_other_files_are_not_lost(tmp_path):
+    def found(folder, *names):
+        files = {name: tmp_path / folder / name for name in names}
+        for file in files.values():
+            file.parent.mkdir(exist_ok=True)
+            file.write_text(str(file))
+        return [Found(name, (file,)) for name, file in files.items()]
+
+    out, monday = tmp_path / "out", found("monday", "1.png", "2.png")
+    refuse_to_lose(out, monday, [tmp_path / "monday"])  # nothing is there yet
+    done = [Row(c.name, c.path, digest_of(c.files), "ok") for c in monday]
+    write_rows(out / "scores.csv", done)
+    for names in (["1.png", "2.png"], ["3.png"]):
+        tuesday = found("tuesday", *names)
+        with pytest.raises(InputError, match=r"holds results of other files, such as .*monday/1"):
+            refuse_to_lose(out, tuesday, [tmp_path / "tuesday"])
+    # More files and fewer of the same folder go on, and so does the folder elsewhere.
+    refuse_to_lose(out, found("monday", "1.png", "3.png"), [tmp_path / "monday"])
+    (tmp_path / "monday").rename(tmp_path / "moved")
+    moved = [Found(name, (tmp_path / "moved" / name,)) for name in ("1.png", "2.png")]
+    refuse_to_lose(out, moved, [tmp_path / "moved"])

@@ -11,9 +11,14 @@ from PIL import Image as PillowImage
 
 from dicom_files import item, save_dicom, save_series, write
 from recap.config import ReadingSettings
+from recap.data.benchmark import find_domains, read_domain
 from recap.data.cases import Found, _with_unique_names, find_cases
-from recap.errors import InputError
+from recap.data.folder import list_images
+from recap.data.inspect import inspect_data
+from recap.errors import InputError, RecapError
 from recap.io import sniff as sniff_module
+from recap.io.raster import read_raster
+from recap.scoring.bundle import read_card
 from volume_files import write_nifti
 
 READING = ReadingSettings()
@@ -119,7 +124,7 @@ def test_an_empty_folder_and_a_wrong_path_are_errors(search, tmp_path):
     with pytest.raises(InputError, match="nowhere: there is no such file or folder"):
         search(tmp_path / "empty", tmp_path / "nowhere")
     (tmp_path / "empty" / "notes.txt").write_text("hello")
-    with pytest.raises(InputError, match=r"Left 1 other files alone, such as notes\.txt"):
+    with pytest.raises(InputError, match=r"Left 1 other file alone, such as notes\.txt"):
         search(tmp_path / "empty")
 
 
@@ -325,3 +330,23 @@ def test_an_image_that_no_reader_takes_is_a_case_that_says_so(name, search, tmp_
     assert (names(found), found.skipped) == (["a.png", name], ())
     with pytest.raises(InputError, match=rf"{name}: not an image that can be read\. Use one of"):
         found.cases[1].open(READING)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs links")
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda link: find_cases([link], link.parent / "scratch"),
+        list_images,
+        read_domain,
+        find_domains,
+        inspect_data,
+        read_raster,
+        read_card,
+    ],
+)
+def test_a_named_link_that_leads_nowhere_is_called_one(use, tmp_path):
+    link = tmp_path / "a.png"
+    link.symlink_to("gone")
+    with pytest.raises(RecapError, match=r"a\.png: this is a link that leads nowhere, to gone\."):
+        use(link)

@@ -188,3 +188,14 @@ def test_sixteen_bit_images_are_read(tmp_path: Path) -> None:
     path.parent.mkdir()
     PillowImage.fromarray(np.full((4, 4), 40_000, np.uint16)).save(path)
     assert inspect_data(tmp_path).problems == []
+
+
+def test_areas_of_grey_in_a_mask_are_told(tmp_path: Path) -> None:
+    root = write_domain(tmp_path / "Knee_AD")
+    mask = root / "test/Ungood/anomaly_mask/a.png"
+    drawn = np.zeros((6, 8), np.uint8)
+    drawn[:, :2], drawn[1:5, 4:] = 255, 100
+    PillowImage.fromarray(drawn).save(mask)
+    (problem,) = inspect_data(root).problems
+    assert (problem.kind, problem.path) == ("grey in mask", str(mask))
+    assert problem.reason.startswith("areas of 39% of full brightness count as healthy")

@@ -129,7 +129,7 @@ def test_a_folder_of_everything(mixed, bundle, detector, command, tmp_path):
     code, said = command("score", bundle, mixed, "--out", out)
     table = rows(out)
     assert code == 1
-    assert "2 other files were left alone" in said  # the report and the notes
+    assert "Left alone: 2 other files" in said  # the report and the notes
     kinds = {name: (row["kind"], row["images"]) for name, row in table.items()}
     assert kinds == {
         "brain.nii.gz": ("volume", "6"),

@@ -15,7 +15,7 @@ from PIL import Image as PillowImage
 
 from recap.errors import InputError
 from recap.io import image_from_array, raster, read_image, read_mask
-from recap.io.raster import MAX_PIXELS
+from recap.io.raster import MAX_PIXELS, unmarked_greys
 
 RNG = np.random.default_rng(0)
 GREY = RNG.integers(0, 256, (7, 11), dtype=np.uint8)
@@ -287,6 +287,18 @@ def test_a_dark_mask_that_could_mark_anything_is_refused(values: tuple[int, ...]
     stored = np.array([values, values], np.uint8)
     with pytest.raises(InputError, match=r"m\.png.*39%.*Save it with 0 for healthy"):
         read_mask(save(tmp_path / "m.png", stored))
+
+
+def test_greys_of_a_mask_that_are_areas_rather_than_edges(tmp_path: Path) -> None:
+    drawn = np.zeros((20, 30), np.uint8)
+    drawn[2:8, 2:12], drawn[10:18, 15:28] = 255, 100
+    assert unmarked_greys(save(tmp_path / "m.png", drawn)) == pytest.approx([100 / 255])
+    smooth = PillowImage.fromarray(np.where(drawn == 255, 255, 0).astype(np.uint8))
+    for px in (40, 90):
+        smooth.resize((px, px), PillowImage.Resampling.BILINEAR).save(tmp_path / "s.png")
+        assert unmarked_greys(tmp_path / "s.png") == []
+    for other in (np.where(drawn, 200, 100), np.where(drawn == 100, 20, drawn), drawn > 0):
+        assert unmarked_greys(save(tmp_path / "o.png", other.astype(np.uint8))) == []
 
 
 def test_threads_decode_side_by_side_and_stay_quiet(

@@ -14,7 +14,7 @@ from recap.errors import InputError, SettingsError
 from recap.pacs.listen import Listener, ListenSettings
 from recap.pacs.score_study import study_scorer
 from recap.pacs.send import DicomPeer, parse_address
-from recap.pacs.spool import Spool
+from recap.pacs.spool import Round, Spool
 
 
 @pytest.fixture
@@ -199,6 +199,23 @@ def test_images_that_cannot_be_scored_are_kept_while_the_others_are_answered(
     wait_until_empty(spool)
     assert len(list((spool / "failed").iterdir())) == 2
     assert len(archive.received) == RESULTS
+
+
+def test_a_full_disk_is_waited_for(running, archive, monkeypatch):
+    full = [True, True]
+    count = Round.count_attempt
+
+    def count_attempt(each):
+        if full:
+            full.pop()
+            raise InputError("Cannot write attempts.txt: the disk is full.")
+        return count(each)
+
+    monkeypatch.setattr(Round, "count_attempt", count_attempt)
+    monkeypatch.setattr("recap.pacs.listen._LONGEST_WAIT_S", 0.05)
+    listener = running()
+    send(listener.port, study(13))
+    archive.wait_for(RESULTS)
 
 
 def test_results_wait_for_an_archive_that_is_full(running, archive, tmp_path):

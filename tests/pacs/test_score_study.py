@@ -22,11 +22,23 @@ def test_a_study_without_images_has_no_results(tmp_path):
     assert list((tmp_path / "results").iterdir()) == []
 
 
+def test_a_study_whose_folder_cannot_be_searched_is_not_taken_for_one_without_images(
+    tmp_path, monkeypatch
+):
+    def refuse(root, leave_out):
+        raise InputError("too many open files")
+
+    monkeypatch.setattr("recap.data.cases.walk", refuse)
+    (tmp_path / "images").mkdir()
+    with pytest.raises(InputError, match="too many open files"):
+        study_scorer(DETECTOR)(tmp_path / "images", tmp_path / "results")
+
+
 def test_a_study_that_cannot_be_read_says_why(tmp_path):
     (image,) = study(1, slices=1)
     image.PixelData = image.PixelData[:10]
     write(tmp_path / "images" / "a.dcm", image)
-    with pytest.raises(InputError, match=r"None of 1 cases could be scored: .*ends early"):
+    with pytest.raises(InputError, match=r"None of 1 case could be scored: .*ends early"):
         study_scorer(DETECTOR)(tmp_path / "images", tmp_path / "results")
 
 

@@ -285,3 +285,19 @@ def test_nothing_is_pickled(few_shot, images, tmp_path):
     for row in rows:
         if row.status == "ok":
             np.load(tmp_path / "out" / row.map, allow_pickle=False)
+
+
+def test_a_case_whose_results_have_no_place_costs_no_other(few_shot, images, tmp_path):
+    """The overlay of a picture `a` is called `a.png`, as a folder of pictures may be."""
+    (tmp_path / "in" / "a.png").mkdir(parents=True)
+    shutil.copy(images / "b.png", tmp_path / "in" / "a")
+    shutil.copy(images / "a2.png", tmp_path / "in" / "a.png" / "x.png")
+    shutil.copy(images / "a2.png", tmp_path / "in" / "z.png")
+    cases = find_cases([tmp_path / "in"])
+    rows = score_to_folder(few_shot, cases, tmp_path / "out", draw, workers=1, batch=1)
+    assert [(row.case, row.status) for row in rows] == [
+        ("a", "ok"),
+        ("a.png/x.png", "error"),
+        ("z.png", "ok"),
+    ]
+    assert "a.png is a file, but a folder is needed" in rows[1].error

@@ -102,12 +102,12 @@ def test_descriptors_that_do_not_fit_the_card(calibrated, plain, tmp_path):
 
 def test_support_images_are_refused_by_name(few_shot, domains):
     pool = domains[0].root / "valid" / "good" / "img"
-    with pytest.raises(InputError, match=r"3 calibration images are ones .* fitted on \(.*\.png"):
+    with pytest.raises(InputError, match=r"was fitted on 3 calibration images \(.*\.png"):
         calibrate(few_shot, pool)
 
 
 def test_support_arrays_are_refused(plain, normals):
-    with pytest.raises(InputError, match="1 calibration images are ones"):
+    with pytest.raises(InputError, match="fitted on 1 calibration image "):
         calibrate(plain, [*normals, picture(2)])
 
 
@@ -120,7 +120,7 @@ def test_an_image_counts_once(plain, normals):
 
 def test_too_few_images_are_told_before_the_first_is_scored(plain, normals, monkeypatch):
     monkeypatch.setattr(Detector, "raw_output", lambda *a: pytest.fail("scored"))
-    with pytest.raises(SettingsError, match=r"5 normal images allow .* 17 % at best, not 5 %"):
+    with pytest.raises(SettingsError, match=r"With 5 normal images .* 17 % at best, not 5 %"):
         calibrate(plain, normals[:5])
 
 

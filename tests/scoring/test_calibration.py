@@ -64,7 +64,7 @@ def test_another_rule_may_decide(name):
 
 
 def test_too_few_images_for_the_rate():
-    with pytest.raises(SettingsError, match="3 normal images allow"):
+    with pytest.raises(SettingsError, match="With 3 normal images"):
         calibrate_scores([0.1, 0.2, 0.3], [0.1, 0.2, 0.3])
 
 

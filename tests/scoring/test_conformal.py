@@ -81,9 +81,7 @@ def test_equal_scores_are_never_called():
 
 
 def test_too_few_images_name_the_remedy():
-    with pytest.raises(
-        SettingsError, match=r"30 normal images allow .* of 3\.3 % at best, not 1 %"
-    ):
+    with pytest.raises(SettingsError, match=r"With 30 normal images .* is 3\.3 % at best, not 1 %"):
         threshold_at([0.1] * 30, 0.01)
     with pytest.raises(SettingsError, match="Give 99 or more, or a larger --fpr"):
         threshold_at([0.1] * 30, 0.01)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image as Pillow
 
+from recap.data.cases import find_cases
 from recap.io import open_file
 from recap.server.deidentify import deidentify, deidentify_all
 from recap.server.numbering import job_cases
@@ -144,3 +145,18 @@ def test_jobs_of_earlier_versions_keep_their_numbers(tmp_path):
     now = SimpleNamespace(options={"problems": [["bad.png", "damaged", 1]]})
     assert list(job_cases(earlier, tmp_path)) == [0, 1]
     assert list(job_cases(now, tmp_path)) == [0, 2]
+
+
+def test_two_patients_under_the_same_uids_do_not_become_one_volume(tmp_path):
+    for number, patient in enumerate(("A", "B")):
+        slices = np.stack([pixels(10 * number + n) for n in range(3)])
+        for file in dicom_files.save_series(tmp_path / patient, slices, PatientID=patient):
+            dataset = pydicom.dcmread(file)
+            x, y, z = dataset.ImagePositionPatient
+            dataset.ImagePositionPatient = [x, y, z + 6 * number]  # on top of each other
+            dataset.save_as(tmp_path / f"{patient}{file.name}.dcm")
+            file.unlink()
+        (tmp_path / patient).rmdir()
+    assert deidentify_all(tmp_path) == {}
+    cases = find_cases([tmp_path], tmp_path).cases
+    assert [len(case.files) for case in cases] == [3, 3]

@@ -2,14 +2,20 @@
 
 import io
 import json
+import shutil
 import zipfile
 
 import numpy as np
 import pytest
+from fastapi import HTTPException
 
 import recap
 from recap.data.folder import list_images
+from recap.scoring.calibration import calibrate_scores
+from recap.server.bundles import Bundles
 from recap.server.deidentify import deidentify
+from recap.server.settings import ServerSettings
+from recap.server.store import Store
 from service_calls import API, ended, png, upload
 
 
@@ -226,3 +232,22 @@ def test_cleaned_files_hold_the_same_image(tmp_path):
 
             content = gzip.decompress(content)
         assert b"Doe" not in content, path.name
+
+
+def test_a_bundle_that_is_replaced_while_it_is_served_decides_as_it_says(bundles, tmp_path):
+    """`recap calibrate` on the folder of a running service."""
+    folder = shutil.copytree(bundles[0], tmp_path / "brain.recap")
+    store = Store(tmp_path / "data")
+    served = Bundles(ServerSettings(bundles=(folder,), data=store.root), store)
+    first = served.detector("brain")
+    assert served.detector("brain") is first
+    calibration = calibrate_scores([0.1, 0.2, 0.3], [0.4, 0.5, 0.6], fpr=0.5)
+    first.calibrated(calibration).save(folder, keep=folder)
+    now = served.detector("brain")
+    assert now.card.calibration == served.card("brain").calibration == calibration
+    assert now.model.encoder is first.model.encoder
+    # Another detector under the name has no part in the results of the first.
+    assert served.refuse_other("brain", first.card.fingerprint) == served.card("brain")
+    with pytest.raises(HTTPException, match="not served any more"):
+        served.refuse_other("brain", recap.load(bundles[1]).card.fingerprint)
+    store.close()

@@ -169,7 +169,8 @@ def test_a_repeated_key_gives_the_same_job(client):
 
     first, second = send(1), send(1)
     assert first.json() == second.json()
-    assert len(client.get(f"{API}/jobs").json()) == 1
+    # The result of the first image must not be taken for that of another.
+    assert (send(2).status_code, len(client.get(f"{API}/jobs").json())) == (422, 1)
 
 
 def test_events_follow_a_job_to_its_end(client):

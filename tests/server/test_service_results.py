@@ -5,6 +5,8 @@ import gzip
 import io
 import json
 import zipfile
+from itertools import islice
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,6 +18,8 @@ from recap.config import ReadingSettings
 from recap.data.cases import find_cases
 from recap.io import open_file
 from recap.scoring.cases import score_case
+from recap.server.dicom import _then_remove
+from recap.server.scoring import score_job
 from service_calls import API, ended, png, upload, zipped
 
 
@@ -196,3 +200,33 @@ def test_dicom_results_are_of_the_same_patient(client, tmp_path):
     assert {(each.PatientID, each.StudyInstanceUID) for each in found} == {
         ("P7", source.StudyInstanceUID)
     }
+
+
+def test_a_volume_is_not_finished_by_another_detector(volume, bundles, tmp_path):
+    """Killed in the middle, the service may start again with another bundle of that name."""
+    (tmp_path / "upload").mkdir()
+    (tmp_path / "upload" / "000000.nii").write_bytes(volume)
+    job = SimpleNamespace(id="1", bundle="brain", options={}, names={})
+    first, other = map(recap.load, bundles)
+
+    def killed(done):
+        if done == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        score_job(job, first, tmp_path, tmp_path / "first", killed)
+    score_job(job, other, tmp_path, tmp_path / "second", lambda done: None)
+    (case,) = json.loads((tmp_path / "second" / "result.json").read_text())["cases"]
+    expected = other.score_case(tmp_path / "upload" / "000000.nii")
+    assert case["image_scores"] == [image.score for image in expected.images]
+
+
+@pytest.mark.parametrize("taken", [0, 1, 100])
+def test_dicom_results_that_nobody_waits_for_leave_no_files(taken, tmp_path):
+    folder = tmp_path / "results"
+    folder.mkdir()
+    (folder / "report.dcm").write_bytes(bytes(2**20))
+    blocks = _then_remove(folder)
+    assert list(islice(blocks, taken)) or not taken
+    del blocks
+    assert not folder.exists()

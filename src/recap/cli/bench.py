@@ -26,6 +26,7 @@ from recap.cli.bench_report import figures_command, report_command
 from recap.cli.bench_speed import speed_command
 from recap.cli.bench_studies import ablate, sweep
 from recap.cli.options import Config, Overrides, Preset
+from recap.cli.words import counted
 
 app = typer.Typer(
     no_args_is_help=True, rich_markup_mode=None, help="Run a grid of experiments; print its tables."
@@ -100,7 +101,7 @@ def run(
             engine=engine,
             ray_address=ray_address,
         )
-    typer.echo(f"{len(cells) - len(failed)} of {len(cells)} cells are done: {out}/cells")
+    typer.echo(f"{len(cells) - len(failed)} of {counted(len(cells), 'cell')} done: {out}/cells")
     tell_failures(failed)
 
 

@@ -12,6 +12,7 @@ from recap.benchmark.experiments import flat_settings
 from recap.benchmark.time_left import TimeLeft
 from recap.benchmark.watch import Outcome, Watcher
 from recap.cli.bench_board import Entries, Entry, draw_board, left, percent
+from recap.cli.words import counted
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -41,7 +42,7 @@ class Lines:
     def planned(self, cells: Sequence[Cell], present: Sequence[Outcome]) -> None:
         """Say how much is to do."""
         self._times.planned(cells, present)
-        self._say(f"{len(cells)} cells, {len(present)} of them done before.")
+        self._say(f"{counted(len(cells), 'cell')}, {len(present)} of them done before.")
 
     def started(self, cell: Cell) -> None:
         """Say nothing; a line comes when the cell ends."""

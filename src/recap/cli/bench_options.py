@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from recap.cli.options import method_settings
+from recap.cli.words import printable
 
 if TYPE_CHECKING:
     from recap.benchmark.cells import MeasuredOn
@@ -180,6 +181,6 @@ def grid_settings(
 def tell_failures(failed: dict[str, str]) -> None:
     """Name the cells that failed, and end with exit code 1 if there are any."""
     for name, reason in failed.items():
-        typer.echo(f"  {name}: {reason}", err=True)
+        typer.echo(printable(f"  {name}: {reason}"), err=True)
     if failed:
         raise typer.Exit(1)

@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from recap.cli.words import counted, printable
+
 SHOWN = 20
 
 
@@ -70,11 +72,12 @@ def prepare_command(
     for caveat in summary.caveats:
         typer.echo(f"Note: {caveat}", err=True)
     for note in summary.errors[:SHOWN]:
-        typer.echo(f"{note.key}: {note.reason}", err=True)
+        typer.echo(printable(f"{note.key}: {note.reason}"), err=True)
     if summary.errors:
         typer.echo(
-            f"{len(summary.errors)} inputs are missing or broken; all are in {summary.manifest}. "
-            "Put them right and run the same command again: what is finished stays.",
+            f"Missing or broken: {counted(len(summary.errors), 'input')}; all are in "
+            f"{summary.manifest}. Put that right and run the same command again: what is finished "
+            "stays.",
             err=True,
         )
         raise typer.Exit(1)

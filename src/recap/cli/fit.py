@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from recap.atomic import check_place
 from recap.cli.bars import bars
 from recap.cli.options import Config, Device, Overrides, Preset, RandomWeights, method_settings
+from recap.cli.words import counted
 from recap.errors import RecapError
 
 if TYPE_CHECKING:
@@ -78,6 +80,7 @@ def fit_command(
     """
     chosen = {"name": encoder, "random_weights": random_weights or None}
     settings = method_settings(method, preset, config, overrides, seed=seed, encoder=chosen)
+    check_place(out)
     if out.exists() and not out.is_dir():
         raise RecapError(f"{out} is a file, but a detector is a folder. Choose another --out.")
     if out.exists() and not overwrite:
@@ -196,4 +199,5 @@ def _finish(detector: "Detector", out: Path, work_dir: Path, pictures: Mapping[i
     typer.echo(f"Fitted on {counts['normal']} normal and {counts['abnormal']} abnormal images.")
     typer.echo(card.statement)
     if pictures:
-        typer.echo(f"It holds small pictures of {len(pictures)} normal images: images of patients.")
+        shown = counted(len(pictures), "normal image")
+        typer.echo(f"It holds small pictures of {shown}: images of patients.")

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from recap.cli.options import Config, Overrides, OwnPreset, settings_from
+from recap.cli.words import printable
 from recap.errors import RecapError
 
 
@@ -77,8 +78,8 @@ def _show(facts: dict[str, Any], indent: str = "") -> None:
         elif isinstance(value, list) and value and isinstance(value[0], dict):
             typer.echo(f"{indent}{key}:")
             for item in value:
-                typer.echo(
-                    indent + "  " + "  ".join(str(v) for v in item.values() if v is not None)
-                )
+                line = "  ".join(str(v) for v in item.values() if v is not None)
+                typer.echo(f"{indent}  {printable(line)}")
         else:
-            typer.echo(f"{indent}{key}: {'–' if value is None else value}")
+            shown = "–" if value is None else printable(str(value))
+            typer.echo(f"{indent}{key}: {shown}")

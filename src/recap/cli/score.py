@@ -7,7 +7,7 @@ import typer
 
 from recap.cli.bars import bars
 from recap.cli.options import Device, RandomWeights, Runtime
-from recap.cli.words import counted
+from recap.cli.words import counted, printable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -142,8 +142,8 @@ def _name_skipped(files: list[Path]) -> None:
 
     if files:
         typer.echo(
-            f"{len(files)} other files were left alone ({name_some(files)}): see left_alone in "
-            "manifest.json.",
+            f"Left alone: {counted(len(files), 'other file')} ({printable(name_some(files))}); see "
+            "left_alone in manifest.json.",
             err=True,
         )
 
@@ -157,22 +157,22 @@ def _summarise(outcome: "Outcome") -> None:
     if outcome.page is not None:
         typer.echo(f"Report: {outcome.page}")
     if outcome.dicom is not None:
-        typer.echo(_dicom_results(outcome.dicom, out / "dicom"))
+        typer.echo(_dicom_results(outcome.dicom, outcome))
     errors = [row.error for row in rows if row.status != "ok"]
     _show_some(errors, f"see {outcome.table}")
     _show_some(outcome.warnings, f"see {out / 'manifest.json'}")
 
 
-def _dicom_results(written: int, folder: Path) -> str:
-    if written:
-        return f"DICOM results of {written} cases: {folder}"
-    if folder.is_dir():
-        return f"No new DICOM results; those of earlier runs: {folder}"
+def _dicom_results(count: int, outcome: "Outcome") -> str:
+    if count:
+        return f"DICOM results of {counted(count, 'case')}: {outcome.out / 'dicom'}"
+    if any(row.error for row in outcome.rows if row.status == "ok"):
+        return "No DICOM results: they could not be made."
     return "No DICOM results: none of the cases is DICOM that could be scored."
 
 
 def _show_some(lines: list[str], more: str) -> None:
     for line in lines[:SHOWN]:
-        typer.echo(f"  {line}", err=True)
+        typer.echo(f"  {printable(line)}", err=True)
     if len(lines) > SHOWN:
         typer.echo(f"  and {len(lines) - SHOWN} more: {more}", err=True)

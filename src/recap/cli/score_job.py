@@ -74,7 +74,7 @@ class Outcome:
     table: Path
     page: Path | None = None
     dicom: int | None = None
-    """How many cases have new DICOM results; None if those were not asked for."""
+    """How many cases have DICOM results; None if those were not asked for."""
     failed: bool = False
     warnings: list[str] = field(default_factory=list)
 
@@ -102,12 +102,13 @@ class Job:
 
         return DicomResults(self.detector, self.cases, self.out, self.wanted.ignore)
 
-    def _draw(self, case: Case, prediction: CasePrediction, path: Path) -> None:
+    def _draw(self, case: Case, prediction: CasePrediction, path: Path) -> dict[str, str]:
         save_png(case_overlay(case, prediction, self.detector.map_scale), path)
-        if self._dicom is not None:
-            name = path.relative_to(self.out / "overlays").as_posix().removesuffix(".png")
-            with self._one_at_a_time:  # it counts, and writes files that belong together
-                self._dicom.write(name, case, prediction)
+        if self._dicom is None:
+            return {}
+        name = path.relative_to(self.out / "overlays").as_posix().removesuffix(".png")
+        with self._one_at_a_time:  # it counts, and writes files that belong together
+            return self._dicom.write(name, case, prediction)
 
     def outcome(self, rows: list[Row], shard: Shard, progress: Progress) -> Outcome:
         """Write what is made of all rows, and say what came of it."""
@@ -115,10 +116,10 @@ class Job:
         failed = any(row.status != "ok" for row in rows)
         outcome = Outcome(rows, out, out / shard.file(TABLE), failed=failed)
         if self._dicom is not None:
-            outcome.dicom = self._dicom.written
+            outcome.dicom = sum(bool(row.dicom) for row in rows)
             outcome.failed |= bool(self._dicom.failed)
             outcome.warnings += self._dicom.failed.values()
-            told = {"written": self._dicom.written, "errors": self._dicom.failed}
+            told = {"cases": outcome.dicom, "errors": self._dicom.failed}
             add_to_manifest(out, {}, shard=shard, dicom=told)
         if wanted.parquet:
             write_parquet(rows, out / "scores.parquet")

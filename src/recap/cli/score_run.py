@@ -13,6 +13,7 @@ from recap.runtime.choice import choose_runtime
 from recap.runtime.loading import load_many
 from recap.scoring.bundle import CARD, read_card
 from recap.scoring.detector import Detector
+from recap.scoring.other_files import refuse_to_lose
 from recap.scoring.rows import Row
 from recap.scoring.run_manifest import add_to_manifest
 from recap.scoring.shards import Shard
@@ -88,6 +89,8 @@ class Scoring:
             order.inputs, scratch / "archives", leave_out=list(order.bundles.values())
         )
         _refuse_random_weights(order)
+        for out in order.bundles.values():
+            refuse_to_lose(out, self.search.cases, order.inputs)
         self._detectors = load_detectors(
             list(order.bundles),
             order.device,

@@ -1,9 +1,8 @@
 """Text for people: counted things, and names that cannot command a terminal."""
 
+from recap.words import counted
 
-def counted(number: int, thing: str) -> str:
-    """`1 image`, `2 images`."""
-    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
+__all__ = ["counted", "printable"]
 
 
 def printable(text: str, keep: str = "") -> str:

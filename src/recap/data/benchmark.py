@@ -7,6 +7,7 @@ from typing import Literal
 from recap.data.folder import is_image, match_masks, name_some, natural_key, walk
 from recap.data.manifest import Split, manifest_samples
 from recap.errors import InputError
+from recap.io.reasons import not_there
 from recap.types import Sample
 
 Layout = Literal["benchmark", "folders", "manifest"]
@@ -73,7 +74,7 @@ def read_domain(path: Path) -> Domain:
     """Open one data set: a folder of any known layout, or a CSV manifest."""
     path = Path(path)
     if not path.exists():
-        raise InputError(f"{path}: there is no such folder or file. {EXPECTED}")
+        raise InputError(f"{path}: {not_there(path, 'folder or file')} {EXPECTED}")
     layout = layout_of(path)
     if layout is None:
         raise InputError(f"{path}: not a data set of a known layout. {EXPECTED}")
@@ -99,7 +100,9 @@ def find_domains(root: Path) -> list[Domain]:
     """
     root = Path(root)
     if not root.exists():
-        raise InputError(f"{root}: there is no such folder. Give the one that holds the domains.")
+        raise InputError(
+            f"{root}: {not_there(root, 'folder')} Give the one that holds the domains."
+        )
     if layout_of(root) or root.is_file():
         return [read_domain(root)]
     domains = [read_domain(folder) for folder in domain_folders(root)]

@@ -13,7 +13,9 @@ from recap.errors import InputError
 from recap.fetch import unpack_archive
 from recap.io.case import Case
 from recap.io.read import open_file
+from recap.io.reasons import not_there
 from recap.io.sniff import Format, nifti_pair, sniff
+from recap.words import counted
 
 if TYPE_CHECKING:
     from recap.io.dicom_series import Series
@@ -27,6 +29,10 @@ IMAGE_SUFFIXES = (
     *(".dcm", ".dicom", ".ima", ".nii", ".nii.gz", ".nrrd", ".nhdr"),
     *(".svs", ".ndpi", ".mrxs", ".scn"),
 )
+
+
+class NoCasesError(InputError):
+    """All was looked through, and nothing of it is an image."""
 
 
 @dataclass(frozen=True)
@@ -91,14 +97,14 @@ def find_cases(paths: Sequence[Path], scratch: Path, leave_out: Sequence[Path] =
     for number, path in enumerate(paths):
         path = Path(path)
         if not path.exists():
-            raise InputError(f"{path}: there is no such file or folder.")
+            raise InputError(f"{path}: {not_there(path, 'file or folder')}")
         found = _search(path, scratch, leave_out)
         # Two folders may hold the same names.
         prefix = f"{number + 1}-{_folder_name(path)}/" if len(paths) > 1 else ""
         cases += [replace(case, name=prefix + case.name) for case in found.cases]
         skipped += found.skipped
     if not cases:
-        raise InputError(_nothing(paths, skipped))
+        raise NoCasesError(_nothing(paths, skipped))
     return Search(tuple(_with_unique_names(cases)), tuple(skipped))
 
 
@@ -199,7 +205,8 @@ def _nothing(paths: Sequence[Path], skipped: Sequence[Skipped]) -> str:
     looked = "no images. Looked for pictures, DICOM, NIfTI, NRRD, slides."
     if skipped:
         file, reason = skipped[0]
-        looked += f" Left {len(skipped)} other files alone, such as {file.name}: {reason}"
+        left = counted(len(skipped), "other file")
+        looked += f" Left {left} alone, such as {file.name}: {reason}"
     return f"{', '.join(map(str, paths))}: {looked}"
 
 

@@ -9,7 +9,9 @@ from pathlib import Path
 
 from recap.errors import InputError
 from recap.fetch import sha256_of
+from recap.io.reasons import not_there
 from recap.types import Sample
+from recap.words import counted
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp", ".webp")
 DICOM_SUFFIXES = (".dcm", ".dicom")
@@ -95,8 +97,8 @@ def match_masks(images: Sequence[Path], masks: Path) -> dict[Path, Path]:
         )
     if pairs.orphans:
         raise InputError(
-            f"{masks}: {len(pairs.orphans)} masks belong to no image ({name_some(pairs.orphans)}). "
-            "Add their images or remove them."
+            f"{masks}: {counted(len(pairs.orphans), 'mask')} without an image "
+            f"({name_some(pairs.orphans)}). Add what is missing, or remove the rest."
         )
     return pairs.matched
 
@@ -115,7 +117,7 @@ def folder_samples(
     both = {path.resolve() for path in healthy} & {path.resolve() for path in diseased}
     if both:
         raise InputError(
-            f"{len(both)} images are listed as normal and as abnormal "
+            f"Listed as normal and as abnormal: {counted(len(both), 'image')} "
             f"({name_some(sorted(both))}). Each image can be one only."
         )
     _refuse_copies([*healthy, *diseased])
@@ -189,7 +191,7 @@ def _list(path: Path, wanted: Callable[[Path], bool], suffixes: Sequence[str]) -
     if path.is_file():
         return [path]
     if not path.is_dir():
-        raise InputError(f"{path}: there is no such file or folder.")
+        raise InputError(f"{path}: {not_there(path, 'file or folder')}")
     found = [file for file in walk(path) if wanted(file)]
     if not found:
         raise InputError(f"{path}: no images in this folder. Looked for {' '.join(suffixes)}.")

@@ -26,6 +26,7 @@ from recap.data.manifest import Split, read_manifest
 from recap.data.supports import known_patient
 from recap.errors import InputError, RecapError
 from recap.fetch import sha256_of
+from recap.io.reasons import not_there
 from recap.progress import Progress, silent
 from recap.types import CLASSES, Sample
 
@@ -40,6 +41,7 @@ ProblemKind = Literal[
     "unreadable mask",
     "mask of other size",
     "empty mask",
+    "grey in mask",
     "duplicate",
 ]
 PLAIN_FOLDERS = ("normal", "abnormal", "masks")
@@ -107,7 +109,7 @@ def inspect_data(path: Path, progress: Progress = silent) -> DataReport:
     """Look at every file of a data set: a folder of any known layout, or a CSV manifest."""
     path = Path(path)
     if not path.exists():
-        raise InputError(f"{path}: there is no such folder or file.")
+        raise InputError(f"{path}: {not_there(path, 'folder or file')}")
     try:
         domain = read_domain(path)
     except InputError as error:
@@ -236,7 +238,7 @@ def _look(sample: Sample) -> _Look:
 
 
 def _mask_problems(path: Path, size_hw: tuple[int, int]) -> Iterable[Problem]:
-    from recap.io import read_mask
+    from recap.io.raster import read_mask, unmarked_greys
 
     try:
         mask = read_mask(path)
@@ -245,7 +247,11 @@ def _mask_problems(path: Path, size_hw: tuple[int, int]) -> Iterable[Problem]:
     if mask.shape != size_hw:
         sizes = " but its image ".join(f"{w}x{h}" for h, w in (mask.shape, size_hw))
         return [Problem("mask of other size", str(path), f"it has {sizes}")]
-    return [] if mask.any() else [Problem("empty mask", str(path), MARKS_NOTHING)]
+    if not mask.any():
+        return [Problem("empty mask", str(path), MARKS_NOTHING)]
+    greys = ", ".join(f"{grey:.0%}" for grey in unmarked_greys(path))
+    reason = f"areas of {greys} of full brightness count as healthy; if not, make them white"
+    return [Problem("grey in mask", str(path), reason)] if greys else []
 
 
 def _add_counts(report: DataReport, found: dict[Split, list[Sample]]) -> None:

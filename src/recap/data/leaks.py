@@ -11,6 +11,7 @@ import numpy as np
 from recap.data.fingerprints import Fingerprint, Thumbs
 from recap.data.similar import Match, find_matches
 from recap.types import CLASSES
+from recap.words import counted
 
 Kind = Literal[
     "identical-file",
@@ -225,7 +226,7 @@ def _shared_patients(
     for j, sharing in sorted(together.items()):
         image = test[j]
         nearest = min(sharing, key=lambda i: (_apart(pool[i], image), i))
-        detail = f"patient {image.patient} has {len(sharing)} pool images"
+        detail = f"patient {image.patient} has {counted(len(sharing), 'pool image')}"
         yield Finding("same-patient", pool[nearest].path, image.path, detail)
 
 

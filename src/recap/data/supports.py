@@ -15,6 +15,7 @@ from recap.data.patients import patient_of
 from recap.errors import InputError, SettingsError
 from recap.fetch import sha256_of
 from recap.types import CLASSES, Sample
+from recap.words import counted
 
 _LINE = re.compile(r"([na])-0:(.*)")
 _LETTERS = dict(zip("na", CLASSES, strict=True))
@@ -74,7 +75,7 @@ def draw_support(domain: Domain, shots: int, draw: int = 0, *, by_patient: bool 
         samples = [sample for sample in pool if sample.abnormal == bool(abnormal)]
         if len(samples) < shots:
             raise InputError(
-                f"{domain.root}: the pool has {len(samples)} {label} images, "
+                f"{domain.root}: the pool has {counted(len(samples), f'{label} image')}, "
                 f"fewer than the {shots} asked for. Use fewer shots."
             )
         samples.sort(key=lambda sample: _rank(draw, sample))

@@ -11,6 +11,7 @@ from recap.encoders.header import VISION_TOWERS
 from recap.encoders.registry import CLIP, IMAGENET, Triple, find
 from recap.encoders.weights import locate
 from recap.errors import WeightsError
+from recap.words import counted
 
 if TYPE_CHECKING:
     from recap.encoders.vit import Encoder
@@ -79,7 +80,7 @@ def _saved_model(folder: Path, name: str) -> tuple[Any, tuple[Triple, Triple]]:
     missing = sorted(key for key in report["missing_keys"] if "pooler" not in key)
     if missing:
         raise WeightsError(
-            f"{folder} lacks {len(missing)} tensors of a {_family_name(config)}, "
+            f"{folder} lacks {counted(len(missing), 'tensor')} of a {_family_name(config)}, "
             f"first {missing[0]}. It is not a whole checkpoint of this model."
         )
     entry = find(name)

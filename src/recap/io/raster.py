@@ -14,6 +14,7 @@ from PIL import ImageOps, UnidentifiedImageError
 
 from recap.errors import InputError
 from recap.io.no_warnings import no_warnings
+from recap.io.reasons import not_there
 from recap.types import BoolArray, FloatArray, Image
 
 FORMATS = ("PNG", "JPEG", "TIFF", "BMP", "WEBP")
@@ -21,6 +22,8 @@ FORMATS = ("PNG", "JPEG", "TIFF", "BMP", "WEBP")
 MAX_PIXELS = 178_000_000
 # An integer mask whose largest value is below this part of its range holds label numbers.
 LABEL_RANGE = 1 / 16
+# Darker areas of a mask may be what JPEG left of black.
+_DARKEST_GREY = 0.1
 
 _TIFF_BITS, _TIFF_PHOTOMETRIC = 258, 262
 
@@ -59,6 +62,19 @@ def read_mask(path: str | Path) -> BoolArray:
         "brightness, so that it is not clear what they mark. Save it with 0 for healthy and full "
         "brightness for lesion."
     )
+
+
+def unmarked_greys(path: str | Path) -> list[float]:
+    """Greys, as shares of full brightness, that fill areas of a mask though `read_mask` cuts them.
+
+    Smoothed edges pass through greys, but an area of one was drawn: it may stand for a lesion too.
+    """
+    from scipy import ndimage
+
+    strength = _without_alpha(_to_unit(_read_values(Path(path)), str(path))).max(axis=2)
+    even = ndimage.minimum_filter(strength, 3) == ndimage.maximum_filter(strength, 3)
+    grey = (strength > max(_DARKEST_GREY, strength.min())) & (strength <= 0.5)
+    return np.unique(strength[even & grey]).tolist() if (strength > 0.5).any() else []
 
 
 def image_from_array(array: Any, source: str = "array") -> Image:
@@ -136,13 +152,13 @@ def _read_values(path: Path) -> NDArray[Any]:
         raise InputError(_too_large(path)) from error
     # Pillow's decoders answer a damaged file with almost any exception.
     except Exception as error:
-        raise InputError(f"{path}: {_reason(error)}") from error
+        raise InputError(f"{path}: {_reason(error, path)}") from error
 
 
-def _reason(error: Exception) -> str:
+def _reason(error: Exception, path: Path) -> str:
     match error:
         case FileNotFoundError():
-            return "there is no such file."
+            return not_there(path)
         case PermissionError():
             return "no permission to read this file."
         case UnidentifiedImageError():

@@ -9,14 +9,14 @@ from recap.errors import InputError, RecapError
 _LONGEST_REASON = 200
 
 
-def not_there(path: Path) -> str:
-    """Why a file that was listed or named is not found."""
+def not_there(path: Path, thing: str = "file") -> str:
+    """Why a thing that was listed or named is not found."""
     if path.is_symlink():
         return (
-            f"this is a link that leads nowhere, to {path.readlink()}. Bring that file back, or "
+            f"this is a link that leads nowhere, to {path.readlink()}. Bring that {thing} back, or "
             "remove the link."
         )
-    return "there is no such file."
+    return f"there is no such {thing}."
 
 
 @contextmanager

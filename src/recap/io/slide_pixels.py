@@ -15,6 +15,7 @@ from PIL import Image as PillowImage
 
 from recap.errors import InputError
 from recap.extras import require
+from recap.io.reasons import not_there
 
 # Stored tiles and pixels to read at once: a header may declare anything.
 MAX_STORED_TILE_PIXELS = 2**26
@@ -178,7 +179,7 @@ class Slide:
 
 def _opened(openslide: Any, path: Path) -> Any:
     if not path.is_file():
-        raise InputError(f"{path}: there is no such file.")
+        raise InputError(f"{path}: {not_there(path)}")
     try:
         return openslide.OpenSlide(str(path))
     except openslide.OpenSlideUnsupportedFormatError as error:

@@ -149,8 +149,13 @@ class Listener:
     def run(self) -> None:
         """Score and send until `stop` is called."""
         while not self._stop.is_set():
-            self.step()
-            self._stop.wait(_TICK_S)
+            try:
+                self.step()
+                self._stop.wait(_TICK_S)
+            except (OSError, RecapError) as error:
+                # Such as a full disk, of which _on_store tells the senders. All stays as it is.
+                _log.error("waiting %.0f s: %s", _LONGEST_WAIT_S, error)
+                self._stop.wait(_LONGEST_WAIT_S)
         self._destination.close()
         self._server.shutdown()
         self._spool.release()

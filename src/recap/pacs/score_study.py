@@ -6,10 +6,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
-from recap.data.cases import Found, find_cases
+from recap.data.cases import Found, NoCasesError, find_cases
 from recap.errors import InputError, RecapError
 from recap.pacs.spool import Unscored
 from recap.report.dicom_results import write_dicom_results
+from recap.words import counted
 
 if TYPE_CHECKING:
     from recap.scoring.detector import Detector
@@ -27,7 +28,7 @@ def study_scorer(detector: "Detector") -> Callable[[Path, Path], list[Unscored]]
         with TemporaryDirectory(prefix="recap-") as scratch:
             try:
                 cases = find_cases([images], Path(scratch)).cases
-            except InputError:  # reports or segmentations only
+            except NoCasesError:  # reports or segmentations only
                 _log.info("nothing to look at in %s", images.parent.name)
                 return []
             unscored = []
@@ -38,7 +39,7 @@ def study_scorer(detector: "Detector") -> Callable[[Path, Path], list[Unscored]]
                     _log.warning("case %d of %s: %s", number, images.parent.name, reason)
             if len(unscored) == len(cases):
                 raise InputError(
-                    f"None of {len(cases)} cases could be scored: {unscored[0].reason}"
+                    f"None of {counted(len(cases), 'case')} could be scored: {unscored[0].reason}"
                 )
             return unscored
 

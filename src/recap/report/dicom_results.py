@@ -67,6 +67,7 @@ def write_dicom_results(
     require("highdicom", "dicom")
     decision = decision or prediction.decision
     with _quietly(case.source):
+        _clear(folder)
         source = read_source(case)
         maps = prediction.map[None] if prediction.map.ndim == 2 else prediction.map
         _check(case, source, maps)
@@ -78,7 +79,6 @@ def write_dicom_results(
 
 def _save(objects: Iterator[Written], folder: Path) -> list[Path]:
     """Write all of them or, where one cannot be made, none: half of them would look complete."""
-    _clear(folder)
     paths = []
     try:
         for name, dataset in objects:

@@ -34,21 +34,21 @@ class DicomResults:
         self._masks = None if ignore is None else ignore_masks(ignore, names)
         self.failed: dict[str, str] = {}
         """Cases without DICOM results though they are DICOM, and why."""
-        self.written = 0
 
-    def write(self, name: str, case: Case, prediction: "CasePrediction") -> None:
-        """Write the results of a case; one that is not DICOM has none."""
+    def write(self, name: str, case: Case, prediction: "CasePrediction") -> dict[str, str]:
+        """Write the results of a case, unless it is not DICOM; gives the columns of its row."""
         if not case.dicom_frames:
-            return
+            return {}
         calibration = self._detector.card.calibration
         level = None if calibration is None else calibration.map_level
         ignored = None if self._masks is None else self._masks.of(Path(name))
+        folder = f"{FOLDER}/{name}"
         try:
             regions = [] if level is None else case_regions(case, prediction.map, level, ignored)
             write_dicom_results(
                 case,
                 prediction,
-                self._out / FOLDER / name,
+                self._out / folder,
                 regions=regions,
                 decision=prediction.decision,
                 level=level,
@@ -56,13 +56,17 @@ class DicomResults:
                 detector=self._detector.card.fingerprint,
                 ignore=ignored,
             )
-            self.written += 1
         except RecapError as error:
             self.failed[name] = self._sources[name].in_words(str(error))
+            return {"error": f"no DICOM results: {self.failed[name]}"}
+        return {"dicom": folder}
 
     def missing(self, row: Row) -> bool:
-        """Whether a scored case is DICOM and has no DICOM results yet."""
-        if (self._out / FOLDER / row.case / "report.dcm").is_file():
+        """Whether a scored case is DICOM and has no DICOM results yet.
+
+        Those that its row does not name are of other files, or a kill cut them short.
+        """
+        if row.dicom and (self._out / row.dicom / "report.dcm").is_file():
             return False
         try:
             return sniff(self._sources[row.case].files[0]) == "dicom"

@@ -24,6 +24,7 @@ from recap.report.score_page_script import SCRIPT
 from recap.report.score_page_style import PAGE_STYLE
 from recap.report.score_page_table import DECISIONS, STATES, case_table, state_of
 from recap.report.scored_folder import ScoredFolder
+from recap.words import counted
 
 PAGE = "report.html"
 MAX_PICTURE_BYTES = 48 * 2**20
@@ -42,7 +43,7 @@ def render_score_page(scored: ScoredFolder) -> str:
     """The page as text."""
     shown, missing = _choose(scored)
     numbers = {row.case: number for number, row in enumerate(scored.rows)}
-    title = f"Scores of {_count(len(scored.rows), 'case')}"
+    title = f"Scores of {counted(len(scored.rows), 'case')}"
     parts = [
         f"<header><h1>{title}</h1><p class='notice'>{DISCLAIMER}</p>{_status(scored)}</header>",
         "<main>",
@@ -93,7 +94,7 @@ def _status(scored: ScoredFolder) -> str:
         notes.append("The run is not over, or was interrupted: more cases may follow.")
     failed = sum(row.status != "ok" for row in scored.rows)
     if failed:
-        notes.append(f"{_count(failed, 'case')} could not be scored; the table says why.")
+        notes.append(f"{counted(failed, 'case')} could not be scored; the table says why.")
     return "".join(f"<p class='notice warning'>{escape(note)}</p>" for note in notes)
 
 
@@ -137,7 +138,7 @@ def _pictures(
     if missing:
         note = (
             f"<p class='quiet'>The {len(shown)} highest scores are shown; the table has "
-            f"{_count(missing, 'more case')}.</p>"
+            f"{counted(missing, 'more case')}.</p>"
         )
     bar = png_source(encode_png(legend(scored.scale)))
     return (
@@ -159,7 +160,3 @@ def _provenance(manifest: dict[str, Any]) -> str:
         "<section><h2>Settings, versions, provenance</h2><details><summary>manifest.json</summary>"
         f"<pre tabindex='0'>{text}</pre></details></section>"
     )
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" + ("" if number == 1 else "s")

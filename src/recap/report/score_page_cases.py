@@ -10,6 +10,7 @@ from recap.report.score_page_table import chip, number
 from recap.report.score_page_why import why_block
 from recap.report.scored_folder import Preview, RegionRow
 from recap.scoring.rows import Row
+from recap.words import counted
 
 LISTED_REGIONS = 12
 
@@ -62,7 +63,7 @@ def _picture(item: Shown) -> str:
 def _caption(item: Shown) -> str:
     images, kind = item.preview.why.get("images", 1), item.row.kind
     if kind == "slide":
-        return f"<figcaption>The whole slide, {images} tiles</figcaption>"
+        return f"<figcaption>The whole slide, {counted(images, 'tile')}</figcaption>"
     if images == 1:
         return ""
     noun = "Slice" if kind == "volume" else "Frame"

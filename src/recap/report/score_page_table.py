@@ -114,7 +114,6 @@ def _number_cell(text: str, digits: int = 4) -> str:
 
 
 def _remark(row: Row) -> str:
-    """The reason of a failure or of a missing decision; the rule itself is told once, above."""
-    if row.status != "ok":
-        return row.error
-    return row.rule if state_of(row) in ("scored", "out-of-domain") else ""
+    """What failed, and why nothing was decided; the rule itself is told once, above."""
+    undecided = row.rule if state_of(row) in ("scored", "out-of-domain") else ""
+    return " · ".join(filter(None, (row.error, undecided)))

@@ -12,6 +12,7 @@ from recap.extras import require
 from recap.runtime.quiet import quiet
 from recap.scoring.detector import Detector
 from recap.types import FloatArray
+from recap.words import counted
 
 MOST_IMAGES = 128
 _FEWEST = 4
@@ -29,8 +30,8 @@ def calibration_pixels(detector: Detector, folder: Path) -> FloatArray:
         squares = [detector.preprocess(case.images[n]).numpy() for case, n in chosen]
     if len(squares) < _FEWEST:
         raise InputError(
-            f"{folder} has {len(squares)} images; int8 needs {_FEWEST} or more to find the range "
-            "of its numbers (some 100 are better). Give another --calibration."
+            f"{folder} has {counted(len(squares), 'image')}; int8 needs {_FEWEST} or more to find "
+            "the range of its numbers (some 100 are better). Give another --calibration."
         )
     return np.stack(squares)
 

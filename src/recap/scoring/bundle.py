@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from recap.config import AnySettings
 from recap.errors import BundleError
 from recap.fetch import sha256_of
+from recap.io.reasons import not_there
 from recap.scoring.calibration import Calibration
 
 if TYPE_CHECKING:
@@ -126,7 +127,9 @@ def read_card(folder: Path) -> Card:
     """Read what a bundle says about itself."""
     path = folder / CARD
     if not folder.exists():
-        raise BundleError(f"{folder}: there is no such bundle. `recap fit --out DIR` makes one.")
+        raise BundleError(
+            f"{folder}: {not_there(folder, 'bundle')} `recap fit --out DIR` makes one."
+        )
     if not folder.is_dir():
         raise BundleError(f"{folder} is not a recap bundle but a file; a bundle is a folder.")
     if not path.is_file():

@@ -31,6 +31,7 @@ from recap.scoring.detector import Detector
 from recap.scoring.domain_guard import domain_range
 from recap.scoring.operating_points import PointName
 from recap.types import FloatArray, Image
+from recap.words import counted
 
 
 @dataclass(frozen=True)
@@ -192,7 +193,7 @@ def _refuse_known_to_the_detector(detector: Detector, cases: Sequence[Known]) ->
     seen = [Path(case.name) for case in cases if fitted_on.intersection(case.digests)]
     if seen:
         raise InputError(
-            f"{len(seen)} calibration images are ones the detector was fitted on "
+            f"The detector was fitted on {counted(len(seen), 'calibration image')} "
             f"({name_some(seen)}). Calibrate on others: their scores would promise too much."
         )
 

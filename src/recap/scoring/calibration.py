@@ -14,6 +14,7 @@ from recap.scoring.domain_guard import DomainRange
 from recap.scoring.operating_points import OperatingPoint, PointName, operating_points
 from recap.scoring.platt import fit_logistic, probability_of
 from recap.types import Decision
+from recap.words import counted
 
 DEFAULT_FPR, DEFAULT_SENSITIVITY = 0.05, 0.95
 Source = Literal["held-out", "leave-one-out"]
@@ -143,8 +144,8 @@ class Calibration(Section):
         if self.patients is None or self.patients == len(self.normal_scores):
             return ""
         return (
-            f" (of {self.patients} patients only: {self._things} of one patient are alike, so the "
-            "promise is weaker)"
+            f" (of {counted(self.patients, 'patient')} only: {self._things} of one patient are "
+            "alike, so the promise is weaker)"
         )
 
 

@@ -1,10 +1,11 @@
 """The steps of a case on its way to a row: read and open, then, once it is scored, write."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 
+from recap.atomic import make_folder
 from recap.config import ReadingSettings
 from recap.data.cases import Found
 from recap.errors import RecapError
@@ -22,8 +23,8 @@ from recap.scoring.regions import IgnoreMasks
 from recap.scoring.rows import OpenTable, Row, number_text
 from recap.scoring.stages import Stages
 
-Draw = Callable[[Case, CasePrediction, Path], None]
-"""Writes an overlay to a path."""
+Draw = Callable[[Case, CasePrediction, Path], Mapping[str, str] | None]
+"""Writes an overlay to a path; gives columns of the row for what else it wrote, or could not."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,7 +106,7 @@ def read_case(runs: Sequence[Run], found: Found) -> Opened:
     """Read a case up to the model, for all runs that lack it; they read alike."""
     stage = runs[0].stages.stage
     with stage("hash"):
-        digest = _digest(found.files)
+        digest = digest_of(found.files)
     opened = Opened(found, digest, tuple(run for run in runs if not run.has(found.name, digest)))
     try:
         if not opened.runs or _is_volume(found):  # one for each thread would take too much memory
@@ -159,8 +160,8 @@ def write_case(scored: Scored) -> Row:
         table = save_image_table(out, found.name, prediction) if several else ""
     with stage("draw"):
         overlay_file = f"overlays/{found.name}.png"
-        (out / overlay_file).parent.mkdir(parents=True, exist_ok=True)
-        run.target.draw(case, prediction, out / overlay_file)
+        make_folder((out / overlay_file).parent)
+        drawn = run.target.draw(case, prediction, out / overlay_file) or {}
     if scored.parts is not None:
         scored.parts.remove()
     height, width = case.size_hw or prediction.map.shape[-2:]
@@ -182,6 +183,7 @@ def write_case(scored: Scored) -> Row:
         overlay=overlay_file,
         table=table,
         **decided,
+        **drawn,
     )
 
 
@@ -197,7 +199,7 @@ def _is_volume(found: Found) -> bool:
     return found.series is not None or sniff(found.files[0]) in ("nifti", "nrrd", "slide")
 
 
-def _digest(files: Sequence[Path]) -> str:
+def digest_of(files: Sequence[Path]) -> str:
     """The sha256 of a case's file; of several, that of their digests in order."""
     if not all(file.is_file() for file in files):  # a pipe would be waited for
         return ""

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from recap.errors import InputError, SettingsError
+from recap.words import counted
 
 
 def p_value(scores: Sequence[float], score: float) -> float:
@@ -57,8 +58,9 @@ def allowed_rank(n: int, rate: float) -> int:
         rank -= 1
     if rank < 1:
         raise SettingsError(
-            f"{n} normal images allow a false-positive rate of {percent(smallest_rate(n))} at "
-            f"best, not {percent(rate)}. Give {images_needed(rate)} or more, or a larger --fpr."
+            f"With {counted(n, 'normal image')} the false-positive rate is "
+            f"{percent(smallest_rate(n))} at best, not {percent(rate)}. Give {images_needed(rate)} "
+            "or more, or a larger --fpr."
         )
     return rank
 

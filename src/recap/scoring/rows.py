@@ -49,7 +49,10 @@ class Row:
     overlay: str = ""
     table: str = ""
     regions_table: str = ""
+    dicom: str = ""
+    """The folder of its DICOM results; empty where there are none of these very files."""
     error: str = ""
+    """Why it failed; of a case that was scored, why it has no DICOM results."""
 
     @property
     def files(self) -> list[str]:

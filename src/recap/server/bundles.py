@@ -7,6 +7,8 @@ from collections import OrderedDict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fastapi import HTTPException
+
 from recap.scoring.bundle import Card, read_card
 from recap.server.settings import ServerSettings, served_names
 from recap.server.store import Store, remove
@@ -19,14 +21,14 @@ MOST_LOADED = 8
 
 
 class Bundles:
-    """Bundles by name; each is loaded once, and those with one encoder share it."""
+    """Bundles by name; each is loaded once, and again when it changes. One encoder serves many."""
 
     def __init__(self, settings: ServerSettings, store: Store) -> None:
         self._settings = settings
         self._store = store
         self._served = served_names(settings.bundles)
         self._guard = threading.Lock()
-        self._loaded: OrderedDict[Path, Detector] = OrderedDict()
+        self._loaded: OrderedDict[Path, tuple[Card, Detector]] = OrderedDict()
         self._encoders: dict[str, Encoder] = {}
 
     def folders(self) -> dict[str, Path]:
@@ -52,6 +54,13 @@ class Bundles:
         folder = self.folder(name)
         return None if folder is None else read_card(folder)
 
+    def refuse_other(self, name: str, fingerprint: str) -> Card:
+        """The card of the very detector that a result is of; another may have its name by now."""
+        card = self.card(name)
+        if card is None or card.fingerprint != fingerprint:
+            raise HTTPException(409, "The bundle of this job is not served any more.")
+        return card
+
     def is_made_here(self, name: str) -> bool:
         """Whether a bundle was fitted by this service."""
         return name not in self._served
@@ -74,15 +83,18 @@ class Bundles:
             self.detector(name)
 
     def detector(self, name: str) -> "Detector":
-        """A bundle's detector."""
+        """A bundle's detector, as its folder is now: that is what answers say of it."""
         folder = self.folders()[name]
+        card = read_card(folder)
         with self._guard:
-            if folder not in self._loaded:
-                self._loaded[folder] = self._load(folder)
+            known, detector = self._loaded.get(folder, (None, None))
+            if detector is None or known != card:
+                detector = self._load(folder)
+                self._loaded[folder] = card, detector
             self._loaded.move_to_end(folder)
             while len(self._loaded) > max(MOST_LOADED, len(self._served)):
                 self._loaded.popitem(last=False)
-            return self._loaded[folder]
+            return detector
 
     def _load(self, folder: Path) -> "Detector":
         from recap.peers.loading import load

@@ -18,12 +18,13 @@ from recap.errors import InputError, RecapError
 from recap.extras import require
 from recap.io import open_file
 from recap.io.dicom_decode import BIG, IMPLICIT, LITTLE
+from recap.io.dicom_tags import text
 from recap.io.no_warnings import no_warnings
 from recap.io.raster import read_raster
 from recap.io.sniff import nifti_pair, sniff
 from recap.io.voxels import open_unpacked
 
-# The slices of one upload keep common UIDs, which nobody can lead back to the old ones.
+# The slices of one patient keep common UIDs, which nobody can lead back to the old ones.
 _SALT = secrets.token_hex(16)
 _UIDS = ("SOPInstanceUID", "StudyInstanceUID", "SeriesInstanceUID", "FrameOfReferenceUID")
 _KEPT = {
@@ -108,11 +109,13 @@ def _clean_dicom(path: Path) -> None:
     pydicom = require("pydicom", "dicom")
     with no_warnings:
         source = pydicom.dcmread(path, force=True)
-        kept = _kept(source, pydicom)
+        # Patients may share UIDs, and are told apart by their number, which is not kept.
+        patient = text(source, "PatientID"), text(source, "IssuerOfPatientID")
+        kept = _kept(source, pydicom, patient)
         meta = pydicom.dataset.FileMetaDataset()
         meta.TransferSyntaxUID = _syntax(source)
         meta.MediaStorageSOPClassUID = _sop_class(source)
-        meta.MediaStorageSOPInstanceUID = kept.get("SOPInstanceUID", _new_uid("", pydicom))
+        meta.MediaStorageSOPInstanceUID = kept.get("SOPInstanceUID", _new_uid("", pydicom, patient))
         kept.file_meta = meta
         kept.save_as(path, enforce_file_format=True)
 
@@ -130,15 +133,15 @@ def _sop_class(source: Any) -> str:
     return named or "1.2.840.10008.5.1.4.1.1.7"
 
 
-def _kept(source: Any, pydicom: Any) -> Any:
+def _kept(source: Any, pydicom: Any, patient: tuple[str, str]) -> Any:
     kept = pydicom.Dataset()
     for element in source:
         if element.keyword in _UIDS:
-            setattr(kept, element.keyword, _new_uid(str(element.value), pydicom))
+            setattr(kept, element.keyword, _new_uid(str(element.value), pydicom, patient))
         elif not _is_kept(element):
             continue
         elif element.VR == "SQ":
-            items = [_kept(item, pydicom) for item in element.value]
+            items = [_kept(item, pydicom, patient) for item in element.value]
             setattr(kept, element.keyword, pydicom.Sequence(items))
         else:
             kept.add(element)
@@ -151,8 +154,8 @@ def _is_kept(element: Any) -> bool:
     return element.tag.group in _PIXEL_GROUPS or element.keyword in _KEPT
 
 
-def _new_uid(old: str, pydicom: Any) -> str:
-    return str(pydicom.uid.generate_uid(entropy_srcs=[_SALT, old]))
+def _new_uid(old: str, pydicom: Any, patient: tuple[str, str]) -> str:
+    return str(pydicom.uid.generate_uid(entropy_srcs=[_SALT, *patient, old]))
 
 
 def _clean_nifti(path: Path) -> bytes:

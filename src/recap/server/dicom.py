@@ -3,6 +3,7 @@
 import shutil
 import tempfile
 import threading
+import weakref
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -33,16 +34,14 @@ def dicom_zip(service: Service, job: Job, result: Result) -> Iterator[bytes]:
     wanted = [case for case in content["cases"] if case.get("dicom")]
     if not wanted:
         raise HTTPException(404, "No case of this job came as DICOM.")
-    card = service.bundles.card(job.bundle)
-    if card is None:
-        raise HTTPException(409, "The bundle of this job is not served any more.")
+    reading = service.bundles.refuse_other(job.bundle, content["fingerprint"]).settings.reading
     folder = Path(tempfile.mkdtemp(dir=service.jobs.store.root / "incoming"))
     try:
         with _ONE_AT_A_TIME:
             upload = service.jobs.store.job_folder(job.id) / "upload"
             cases = job_cases(job, upload)
             for record in wanted:
-                case = cases[record["id"]].open(card.settings.reading)
+                case = cases[record["id"]].open(reading)
                 _write(case, record, content["fingerprint"], result, folder)
     except RecapError as error:
         shutil.rmtree(folder, ignore_errors=True)
@@ -86,7 +85,8 @@ def as_region(stored: dict[str, Any]) -> Region:
 
 
 def _then_remove(folder: Path) -> Iterator[bytes]:
-    try:
-        yield from zip_folder(folder)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    """A zip of a folder that goes with it, also where the client hangs up before the first block:
+    what was never started has no end to clean up at."""
+    blocks = zip_folder(folder)
+    weakref.finalize(blocks, shutil.rmtree, folder, ignore_errors=True)
+    return blocks

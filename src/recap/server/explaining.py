@@ -7,11 +7,18 @@ from fastapi import HTTPException
 
 from recap.server.jobs import Job
 from recap.server.numbering import job_cases
+from recap.server.results import Result
 from recap.server.service import Service
 
 
 def nearest_normal(
-    service: Service, job: Job, case: dict[str, Any], image: int, x: int, y: int
+    service: Service,
+    job: Job,
+    result: Result,
+    case: dict[str, Any],
+    image: int,
+    x: int,
+    y: int,
 ) -> dict[str, Any]:
     """The normal patch of the support images that is nearest to a pixel (x, y) of an image.
 
@@ -22,8 +29,7 @@ def nearest_normal(
 
     if case["status"] != "ok" or case["kind"] == "slide":
         raise HTTPException(404, "Only pictures, slices and frames can be explained.")
-    if service.bundles.folder(job.bundle) is None:
-        raise HTTPException(409, "The bundle of this job is not served any more.")
+    service.bundles.refuse_other(job.bundle, result.read()["fingerprint"])
     if not 0 <= image < case["images"]:
         raise HTTPException(404, "The case has no such image.")
     detector = service.bundles.detector(job.bundle)

@@ -18,6 +18,7 @@ from recap.server.placing import shown_name, split_suffix
 from recap.server.settings import NAME
 from recap.server.uploads import Form, UploadedFile
 from recap.types import Sample
+from recap.words import counted
 
 if TYPE_CHECKING:
     from recap.scoring.detector import Detector
@@ -100,8 +101,8 @@ def _masks_of(
     if pairs.orphans:
         raise HTTPException(
             422,
-            f"{len(pairs.orphans)} masks belong to no abnormal image. A mask has its image's "
-            "name, or that name and _mask.",
+            f"{counted(len(pairs.orphans), 'mask')} without an abnormal image. A mask has its "
+            "image's name, or that name and _mask.",
         )
     return [(by_mask[mask], by_image[image]) for image, mask in pairs.matched.items()]
 

@@ -76,10 +76,16 @@ def download_volume(result: TheResult, case: TheCase) -> FileResponse:
 
 @router.get(_CASE + "/nearest")
 def show_nearest(
-    service: TheService, job: TheJob, case: TheCase, x: Place, y: Place, image: Place = 0
+    service: TheService,
+    job: TheJob,
+    result: TheResult,
+    case: TheCase,
+    x: Place,
+    y: Place,
+    image: Place = 0,
 ) -> dict[str, Any]:
     """The normal patch of the support images that is nearest to a place of an image."""
-    return nearest_normal(service, job, case, image, x, y)
+    return nearest_normal(service, job, result, case, image, x, y)
 
 
 @router.get("/jobs/{job}/result.json")

@@ -48,9 +48,10 @@ def score_job(
 
         try:
             case = found.open(detector.card.settings.reading)
-            # Many images take long, so what is done of them outlives a kill.
-            work = folder / "work" / f"{number:05d}" if len(case.images) > 1 else None
-            parts = Parts(work)
+            # Many images take long, so what is done of them outlives a kill; after it, another
+            # detector may be served under the name.
+            work = folder / "work" / detector.card.fingerprint / f"{number:05d}"
+            parts = Parts(work if len(case.images) > 1 else None)
             for index, part in enumerate(ready):
                 parts.put(index, part)
             record = _score_case(detector, case, parts, case_folder(out, number), step)

@@ -45,9 +45,8 @@ async def submit(request: Request, service: Service, understand: Understand) -> 
     """Receive a form, have its files looked at, and take the job on; returns its id."""
     _slow_down(request, service)
     key = _client_key(request)
-    if key and (before := await run_in_threadpool(service.jobs.by_key, key)):
-        return before
-    await run_in_threadpool(_refuse_if_full, service)
+    if key is None or await run_in_threadpool(service.jobs.by_key, key) is None:
+        await run_in_threadpool(_refuse_if_full, service)
     with service.uploads.taken() as held:
         if not held:
             raise _later(service, "Too many uploads at a time.")
@@ -68,9 +67,11 @@ async def submit(request: Request, service: Service, understand: Understand) -> 
 def _accept(service: Service, form: Form, job: str, understand: Understand, key: str | None) -> str:
     folder = service.jobs.store.incoming(job)
     service.metrics.received(_size(folder / "raw"))
-    wanted = understand(service, form)
     hide = service.settings.deidentify
     content = "" if hide else _content(folder / "raw")
+    if key and (before := service.jobs.by_key(key)):
+        return _repeated(service, before, form, content)
+    wanted = understand(service, form)
     answer = service.inspection.check(_question(service, folder, wanted))
     if answer["status"] != 200:
         raise HTTPException(answer["status"], answer["detail"])
@@ -78,7 +79,19 @@ def _accept(service: Service, form: Form, job: str, understand: Understand, key:
     told = {"deidentify": hide, "problems": answer["problems"], "content": content}
     options = {**wanted.options, **told}
     new = NewJob(job, wanted.kind, wanted.bundle, options, names, answer["images"], key)
-    return service.jobs.accept(new)
+    accepted = service.jobs.accept(new)
+    return accepted if accepted == job else _repeated(service, accepted, form, content)
+
+
+def _repeated(service: Service, before: str, form: Form, content: str) -> str:
+    """The job that a key was used for; its result must not be taken for that of other files."""
+    job = service.jobs.get(before)
+    if job is not None:
+        bundle = form.fields.get("bundle") or job.bundle
+        kept = job.options.get("content")  # nothing is kept of files without identity
+        if bundle != job.bundle or (kept and content and kept != content):
+            raise HTTPException(422, "This Idempotency-Key was used for another request.")
+    return before
 
 
 def _question(service: Service, folder: Path, wanted: Wanted) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from recap.errors import InputError
 from recap.io import image_from_array, read_image, read_mask
 from recap.io.resize import SquareResize
 from recap.types import CLASSES, BoolArray, Image, Sample
+from recap.words import counted
 
 THUMBNAIL_PX = 128
 _AS_THE_FILE_SAYS = ReadingSettings()
@@ -65,7 +66,10 @@ def gather_support(
     diseased = list(abnormal) if abnormal is not None else []
     marks = list(masks) if masks is not None else [None] * len(diseased)
     if len(marks) != len(diseased):
-        raise InputError(f"{len(diseased)} abnormal images but {len(marks)} masks. Give one each.")
+        raise InputError(
+            f"{counted(len(diseased), 'abnormal image')} but {counted(len(marks), 'mask')}. Give "
+            "one each."
+        )
     healthy = [_from_array(array, None, False, f"normal[{i}]") for i, array in enumerate(normal)]
     pairs = zip(diseased, marks, strict=True)
     return healthy + [
