@@ -122,3 +122,12 @@ def test_support_lists_are_used_and_missing_ones_told(run_bench, domains, tmp_pa
     (file,) = (tmp_path / "runs" / "cells").rglob("*.json")
     listed = json.loads(file.read_text())["cell"]["supports"]["normal"]
     assert [name.split("/")[-1] for name in listed] == [s.path.name for s in support.normal]
+
+
+def test_entries_of_an_exclusion_list_that_leave_nothing_out_are_told(run_bench, command, tmp_path):
+    listed = tmp_path / "exclude.txt"
+    listed.write_text("Knee_AD/test/good/img/a.png\nChest_AD/test/good/img/test_000.png\n")
+    # More shots than the pool has: nothing is fitted, and the list is looked at all the same.
+    result = run_bench("--datasets", "Brain", "--shots", "9", "--seeds", "0", "--exclude", listed)
+    assert "exclude.txt: entries that match no image here: Knee/test/good/img/a.png" in result.err
+    assert "test_000" not in result.err

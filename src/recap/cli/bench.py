@@ -19,6 +19,7 @@ from recap.cli.bench_options import (
     Supports,
     choose_domains,
     grid_settings,
+    left_out,
     measured_on,
     possible_shots,
     support_lists,
@@ -74,12 +75,11 @@ def run(
     from recap.benchmark.runner import run_cells
     from recap.benchmark.sources import with_sources
     from recap.cli.bench_live import watching
-    from recap.data.exclusions import read_exclusions
 
     settings = grid_settings(methods, preset, peer_preset, config, overrides, encoder)
     where = measured_on(on, exclude)
     domains, chosen = choose_domains(data, datasets)
-    left_out = read_exclusions(exclude) if exclude else None
+    excluded = left_out(exclude, domains)
     counts = possible_shots(shots, domains)
     cells = plan_cells(
         settings,
@@ -87,7 +87,7 @@ def run(
         counts,
         parse_numbers(seeds),
         draw_by_seed,
-        left_out.sha256 if left_out else "",
+        excluded.sha256 if excluded else "",
         where,
         support_lists(supports, draw_by_seed, domains, chosen, counts),
     )
@@ -101,7 +101,7 @@ def run(
             domains,
             out,
             jobs=jobs,
-            exclude=left_out,
+            exclude=excluded,
             watch=watch,
             engine=engine,
             ray_address=ray_address,

@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from recap.cli.options import method_settings
+from recap.cli.words import printable, unmatched_exclusions
 
 if TYPE_CHECKING:
     from recap.benchmark.cells import MeasuredOn
     from recap.benchmark.support_lists import Lists
     from recap.config import AnySettings
     from recap.data import Domain
+    from recap.data.exclusions import Exclusions
 
 Data = Annotated[Path, typer.Option(help="A folder of data sets, or one of them.")]
 Out = Annotated[Path, typer.Option(help="Folder for the results; finished cells are skipped.")]
@@ -88,6 +90,20 @@ def support_lists(
             "one of the two out."
         )
     return read_lists(supports, domains, chosen, shots)
+
+
+def left_out(exclude: Path | None, domains: "Sequence[Domain]") -> "Exclusions | None":
+    """The list of --exclude; entries that are of no data set here are told."""
+    from recap.data.exclusions import read_exclusions
+
+    if exclude is None:
+        return None
+    found = read_exclusions(exclude)
+    unmatched = found.unmatched(domains[0])
+    if unmatched:
+        told = unmatched_exclusions(exclude.name, unmatched, domains[0].name)
+        typer.echo(f"Warning: {printable(told)}", err=True)
+    return found
 
 
 def measured_on(on: str, exclude: Path | None) -> "MeasuredOn":

@@ -18,6 +18,7 @@ from recap.cli.bench_options import (
     Shots,
     Supports,
     choose_domains,
+    left_out,
     measured_on,
     possible_shots,
     support_lists,
@@ -148,10 +149,9 @@ def _run(
     from recap.benchmark.study_tables import study_tables
     from recap.benchmark.table_render import render
     from recap.cli.bench_live import watching
-    from recap.data.exclusions import read_exclusions
 
     domains, chosen = choose_domains(data, datasets)
-    left_out = read_exclusions(exclude) if exclude else None
+    excluded = left_out(exclude, domains)
     counts = possible_shots(shots, domains)
     study = plan_study(
         name,
@@ -161,11 +161,11 @@ def _run(
         parse_numbers(seeds),
         values=values,
         draw_by_seed=draw_by_seed,
-        exclude=left_out.sha256 if left_out else "",
+        exclude=excluded.sha256 if excluded else "",
         on=measured_on(on, exclude),
         lists=support_lists(supports, draw_by_seed, domains, chosen, counts),
     )
     with watching() as watch:
-        failed = run_study(study, domains, out, jobs=jobs, exclude=left_out, watch=watch)
+        failed = run_study(study, domains, out, jobs=jobs, exclude=excluded, watch=watch)
     typer.echo(render(study_tables(write_summary(out, name)), "md"))
     tell_failures(failed)

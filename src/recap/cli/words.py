@@ -1,9 +1,27 @@
 """Text for people: counted things, and names that cannot command a terminal."""
 
+from collections.abc import Sequence
+
+SHOWN = 5
+
 
 def counted(number: int, thing: str) -> str:
     """`1 image`, `2 images`."""
     return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
+
+
+def some(names: Sequence[str]) -> str:
+    """The first of many names, and how many more there are."""
+    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return ", ".join(names[:SHOWN]) + more
+
+
+def unmatched_exclusions(listed_in: str, entries: Sequence[str], domain: str) -> str:
+    """What is said of entries of an exclusion list that leave nothing out."""
+    return (
+        f"{listed_in}: entries that match no image here: {some(entries)}. An entry starts with the "
+        f"data set's folder, as {domain}_AD/test/… does."
+    )
 
 
 def printable(text: str, keep: str = "") -> str:
