@@ -132,3 +132,18 @@ def test_comparisons_refuse_what_tables_refuse_and_say_what_tables_say(tmp_path)
             show()
         refused.append(str(error.value).lower().replace("brainmri", "brain"))
     assert refused[0] == refused[1]
+
+
+def test_what_must_be_said_of_the_data_stands_below_our_results_too():
+    shared = "BrainMRI: The benchmark's supports and test images share patients"
+    assert shared in notes(own_table(rows(result())))
+    assert shared not in notes(own_table(rows(result(shots=0))))
+    assert "PRO is the form" not in notes(own_table(rows(result())))
+
+
+def test_results_without_excluded_images_say_so():
+    told = notes(own_table(rows(result(exclude="ab"))))
+    assert "ReCAP: measured without the test images of a list (--exclude)" in told
+    assert "share patients" not in told
+    assert "ReCAP: measured without" in notes(few_shot_table(rows(result(exclude="ab")), 4))
+    assert "--exclude" not in notes(own_table(rows(result())))

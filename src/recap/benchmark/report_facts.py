@@ -7,7 +7,7 @@ from typing import Any
 
 from recap.benchmark.figures.runs import Run
 from recap.benchmark.figures.style import dataset_name, method_name, setting_name
-from recap.benchmark.run_notes import Shown, run_notes
+from recap.benchmark.run_notes import Shown, own_notes
 from recap.benchmark.table_model import Cell, Column, Label, Number, Row, Table, rank_down
 
 LEVELS = {"image_auroc": "Image", "pixel_auroc": "Pixel"}
@@ -31,7 +31,7 @@ def summary_table(runs: Sequence[Run]) -> Table:
             block.append(Row((Label(setting_name(shots)), Label(method_name(method))), cells))
         rows += rank_down(block, columns)
     shown = [Shown(method_name(run.method), run.dataset, run.seed, run.cell) for run in runs]
-    title = Label("Summary: AUROC (%)", run_notes(shown))
+    title = Label("Summary: AUROC (%)", own_notes(shown))
     return Table("summary", title, ("Setting", "Method"), tuple(columns), tuple(rows))
 
 

@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from recap.benchmark.agreement import draws_by_seed
-from recap.benchmark.caveats import Note
+from recap.benchmark.caveats import Note, caveats_by_dataset
+from recap.data.benchmark import PAPER_NAMES
 
 
 class Shown(NamedTuple):
@@ -15,6 +16,17 @@ class Shown(NamedTuple):
     dataset: str
     seed: int
     cell: Mapping[str, Any]
+
+
+def own_notes(results: Iterable[Shown]) -> tuple[Note, ...]:
+    """The footnotes of our results where nothing published stands beside them.
+
+    Where test images were left out, or none was read, supports and test share what is left alone.
+    """
+    shown = [result for result in results if result.cell]
+    leaky = [r for r in shown if r.cell["shots"] and r.cell.get("on", "test") == "test"]
+    datasets = {_paper_name(r.dataset) for r in leaky if not r.cell.get("exclude")}
+    return run_notes(shown) + caveats_by_dataset(datasets)
 
 
 def run_notes(results: Iterable[Shown], beside_published: bool = False) -> tuple[Note, ...]:
@@ -50,8 +62,18 @@ def run_notes(results: Iterable[Shown], beside_published: bool = False) -> tuple
             '(training.source_split = "test"), not on their pools.',
             _named(result for result in shown if _learns_from_test(result.cell)),
         ),
+        _about(
+            "excluded",
+            "{}: measured without the test images of a list (--exclude).",
+            _named(result for result in shown if result.cell.get("exclude")),
+        ),
     ]
     return tuple(note for note in notes if note)
+
+
+def _paper_name(dataset: str) -> str:
+    name = dataset.removesuffix("_AD")
+    return PAPER_NAMES.get(name, name)
 
 
 def _about(key: str, text: str, what: str) -> Note | None:

@@ -13,7 +13,7 @@ from recap.atomic import write_atomic
 from recap.benchmark.agreement import Averaged, refuse_mixed
 from recap.benchmark.collect import named_results
 from recap.benchmark.experiments import FOLDER, definition, experiment_file, read_experiment
-from recap.benchmark.run_notes import Shown, run_notes
+from recap.benchmark.run_notes import Shown, own_notes
 from recap.benchmark.studies import reference_of, value_of
 from recap.config import settings_from_dict
 from recap.errors import InputError
@@ -89,7 +89,7 @@ def _notes(dataset: str, variants: Mapping[str, Runs]) -> list[list[str]]:
         for label, runs in variants.items()
         for seed, run in runs.items()
     ]
-    return [list(note) for note in run_notes(shown)]
+    return [list(note) for note in own_notes(shown)]
 
 
 def _by_place(results: Sequence[Labelled]) -> dict[tuple[str, int], dict[str, dict[int, Any]]]:

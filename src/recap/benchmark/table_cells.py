@@ -19,7 +19,7 @@ from recap.benchmark.published import (
     load_published,
     load_splits,
 )
-from recap.benchmark.run_notes import Shown, run_notes
+from recap.benchmark.run_notes import Shown, own_notes, run_notes
 from recap.benchmark.table_model import Cell, Number
 from recap.data.benchmark import PAPER_NAMES
 
@@ -122,8 +122,14 @@ class CellSource:
 
     def run_notes(self) -> tuple[Note, ...]:
         """What our numbers are of, as footnotes of the whole table."""
-        shown = [Shown(run.method, run.dataset, run.seed, run.cell) for run in self.runs]
-        return run_notes(shown, beside_published=bool(self.published))
+        return run_notes(self._shown(), beside_published=bool(self.published))
+
+    def own_notes(self) -> tuple[Note, ...]:
+        """The same, and what must be said of the data, where nothing published is shown."""
+        return own_notes(self._shown())
+
+    def _shown(self) -> list[Shown]:
+        return [Shown(run.method, run.dataset, run.seed, run.cell) for run in self.runs]
 
 
 def cell_source(

@@ -83,4 +83,3 @@ def _warnings(result: dict[str, Any]) -> Iterator[str]:
     shared = result["support_images_in_test"]
     if shared:
         yield f"test images that this detector was fitted on, byte for byte: {shared}."
-
