@@ -1,5 +1,7 @@
 """Means over seeds hold one setting, and tables say which one it is."""
 
+from dataclasses import replace
+
 import pytest
 
 from recap.benchmark.cells import Cell, write_result
@@ -55,6 +57,16 @@ def test_seeds_that_differ_in_more_are_refused_by_name(other, found):
     assert "cells/recap/Brain/4-shot" in str(refused.value)
     with pytest.raises(InputError, match=found):
         own_table(mixed)
+
+
+def test_seeds_on_other_test_images_are_refused():
+    fewer = result(1)
+    fewer[1]["counts"] = {"normal": 1, "abnormal": 2}
+    found = r"differ in test images: 2 abnormal \+ 2 normal and 2 abnormal \+ 1 normal"
+    with pytest.raises(InputError, match=found):
+        own_table(rows(result(0), fewer))
+    pools = [(replace(cell, on="pool"), content) for cell, content in (result(0), fewer)]
+    assert own_table(rows(*pools)).rows
 
 
 def test_two_results_of_one_seed_are_told_apart():

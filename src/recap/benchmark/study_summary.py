@@ -94,7 +94,7 @@ def _notes(dataset: str, variants: Mapping[str, Runs]) -> list[list[str]]:
 
 def _by_place(results: Sequence[Labelled]) -> dict[tuple[str, int], dict[str, dict[int, Any]]]:
     """Results by data set and shots, then by variant, then by seed; settings may not mix."""
-    refuse_mixed(_averaged(label, result["cell"]) for label, result in results)
+    refuse_mixed(_averaged(label, result) for label, result in results)
     places: dict[tuple[str, int], dict[str, dict[int, Any]]] = {}
     for label, result in results:
         cell = result["cell"]
@@ -103,9 +103,11 @@ def _by_place(results: Sequence[Labelled]) -> dict[tuple[str, int], dict[str, di
     return dict(sorted(places.items()))
 
 
-def _averaged(label: str, cell: Mapping[str, Any]) -> Averaged:
+def _averaged(label: str, result: Mapping[str, Any]) -> Averaged:
+    cell, labels = result["cell"], [row["abnormal"] for row in result["images"]]
     place = f"{label} on {cell['dataset']}, {cell['shots']} shots"
-    return Averaged(place, cell["settings"]["seed"], cell)
+    counts = (sum(labels), len(labels) - sum(labels))
+    return Averaged(place, cell["settings"]["seed"], cell, counts)
 
 
 def _numbers(

@@ -190,7 +190,7 @@ def _averaged(result: ResultCell) -> Averaged:
     px = result.metrics.get("input_px")
     size = f" at {px:g} px" if px else ""
     where = f"{result.method}{encoder}{size} on {result.dataset or 'speed'}, {result.shots} shots"
-    return Averaged(where, result.seed, result.cell)
+    return Averaged(where, result.seed, result.cell, result.counts)
 
 
 def _ours(results: Iterable[ResultCell]) -> dict[Key, list[float]]:

@@ -43,7 +43,7 @@ def evaluate(
     that mark nothing; where all do, `pixel` is None too.
     """
     everything = domain.test()
-    _need_both_classes(everything, domain)
+    need_both_classes(everything, domain)
     samples = everything if exclude is None else exclude.keep(everything, domain)
     measured = measure(detector, samples, progress)
     return {
@@ -126,7 +126,7 @@ def measure(
     )
 
 
-def _need_both_classes(samples: Sequence[Sample], domain: Domain) -> None:
+def need_both_classes(samples: Sequence[Sample], domain: Domain) -> None:
     """Every image metric compares normal with abnormal: told before the work, not after it."""
     for abnormal, folder in ((False, "good"), (True, "Ungood")):
         if all(sample.abnormal != abnormal for sample in samples):

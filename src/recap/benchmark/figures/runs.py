@@ -92,11 +92,14 @@ def read_runs(out: Path) -> list[Run]:
     runs = [run for own in read_variants(out, GRID).values() for run in own]
     labels = with_presets([(run.method, run.cell) for run in runs])
     runs = [replace(run, method=label) for run, label in zip(runs, labels, strict=True)]
-    refuse_mixed(
-        Averaged(f"{run.method} on {run.dataset}, {run.shots} shots", run.seed, run.cell)
-        for run in runs
-    )
+    refuse_mixed(map(_averaged, runs))
     return runs
+
+
+def _averaged(run: Run) -> Averaged:
+    place = f"{run.method} on {run.dataset}, {run.shots} shots"
+    counts = (int(run.abnormal.sum()), int((~run.abnormal).sum()))
+    return Averaged(place, run.seed, run.cell, counts)
 
 
 def read_variants(out: Path, experiment: str) -> dict[str, list[Run]]:
