@@ -75,6 +75,7 @@ def run(
     from recap.benchmark.runner import run_cells
     from recap.benchmark.sources import with_sources
     from recap.cli.bench_live import watching
+    from recap.errors import InputError
 
     settings = grid_settings(methods, preset, peer_preset, config, overrides, encoder)
     where = measured_on(on, exclude)
@@ -91,6 +92,11 @@ def run(
         where,
         support_lists(supports, draw_by_seed, domains, chosen, counts),
     )
+    if not cells:
+        raise InputError(
+            f"--methods {methods} and --shots {shots} leave nothing to run. Methods without a "
+            "zero-shot form, and a data set alone, need --shots of 1 or more."
+        )
     cells = with_sources(cells, domains)
     names = dict.fromkeys(cell.method for cell in cells)
     grid = POOL if where == "pool" else GRID
