@@ -155,7 +155,6 @@ def test_what_must_be_said_of_the_data_stands_below_our_results_too():
 
 def test_results_without_excluded_images_say_so():
     told = notes(own_table(rows(result(exclude="ab"))))
-    assert "ReCAP: measured without the test images of a list (--exclude)" in told
-    assert "share patients" not in told
+    assert "ReCAP: measured without the test images that a list names (--exclude)" in told
     assert "ReCAP: measured without" in notes(few_shot_table(rows(result(exclude="ab")), 4))
     assert "--exclude" not in notes(own_table(rows(result())))

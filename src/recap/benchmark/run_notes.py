@@ -21,12 +21,11 @@ class Shown(NamedTuple):
 def own_notes(results: Iterable[Shown]) -> tuple[Note, ...]:
     """The footnotes of our results where nothing published stands beside them.
 
-    Where test images were left out, or none was read, supports and test share what is left alone.
+    A list of excluded images may have left out what supports and test share, or something else.
     """
     shown = [result for result in results if result.cell]
     leaky = [r for r in shown if r.cell["shots"] and r.cell.get("on", "test") == "test"]
-    datasets = {_paper_name(r.dataset) for r in leaky if not r.cell.get("exclude")}
-    return run_notes(shown) + caveats_by_dataset(datasets)
+    return run_notes(shown) + caveats_by_dataset({_paper_name(r.dataset) for r in leaky})
 
 
 def run_notes(results: Iterable[Shown], beside_published: bool = False) -> tuple[Note, ...]:
@@ -64,7 +63,7 @@ def run_notes(results: Iterable[Shown], beside_published: bool = False) -> tuple
         ),
         _about(
             "excluded",
-            "{}: measured without the test images of a list (--exclude).",
+            "{}: measured without the test images that a list names (--exclude).",
             _named(result for result in shown if result.cell.get("exclude")),
         ),
     ]
