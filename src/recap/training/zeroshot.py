@@ -26,7 +26,7 @@ from recap.training.loop import TrainingSet, train
 from recap.training.objective import Objective
 from recap.training.prefix_store import PrefixStore
 from recap.training.progress import Progress, silent
-from recap.training.support import read_mask_of
+from recap.training.support import read_mask_of, refuse_empty
 from recap.types import Sample
 
 LEARNING_RATE = 5e-4
@@ -58,8 +58,8 @@ def fit_zero_shot(
             work_dir, fingerprint("zero-shot", settings, model.encoder, records)
         )
     store = _frozen_tokens(model, samples, settings, work_dir)
+    data = _training_set(model, samples, settings, store)  # first: a wrong mask is told at once
     store.fill(progress)
-    data = _training_set(model, samples, settings, store)
     if settings.model.prototype_init == "source_means":
         _start_at_source_means(model, data)
     rate = settings.training.learning_rate or LEARNING_RATE
@@ -162,6 +162,7 @@ def square_target(sample: Sample, size_px: int, reading: ReadingSettings) -> Ten
     if sample.mask is None:
         return torch.zeros(size_px, size_px, dtype=torch.bool)
     mask = read_mask_of(read_image(sample.path, reading), sample.mask)
+    refuse_empty(mask, f"{sample.mask}")
     square = SquareResize((mask.shape[0], mask.shape[1]), size_px).apply_mask(mask)
     return torch.from_numpy(np.ascontiguousarray(square))
 
