@@ -158,3 +158,10 @@ def test_results_without_excluded_images_say_so():
     assert "ReCAP: measured without the test images that a list names (--exclude)" in told
     assert "ReCAP: measured without" in notes(few_shot_table(rows(result(exclude="ab")), 4))
     assert "--exclude" not in notes(own_table(rows(result())))
+
+
+def test_images_that_pixel_metrics_leave_out_are_counted():
+    cell, content = result()
+    told = notes(own_table(rows((cell, {**content, "without_mask": 3}))))
+    assert "BrainMRI (3): pixel metrics leave out abnormal test images without a mask" in told
+    assert "without a mask" not in notes(own_table(rows((cell, content))))

@@ -30,7 +30,10 @@ def summary_table(runs: Sequence[Run]) -> Table:
             cells = tuple(Cell(ours=_number(own, *place)) for place in places)
             block.append(Row((Label(setting_name(shots)), Label(method_name(method))), cells))
         rows += rank_down(block, columns)
-    shown = [Shown(method_name(run.method), run.dataset, run.seed, run.cell) for run in runs]
+    shown = [
+        Shown(method_name(run.method), run.dataset, run.seed, run.cell, run.without_mask)
+        for run in runs
+    ]
     title = Label("Summary: AUROC (%)", own_notes(shown))
     return Table("summary", title, ("Setting", "Method"), tuple(columns), tuple(rows))
 

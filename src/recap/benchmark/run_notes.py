@@ -16,6 +16,8 @@ class Shown(NamedTuple):
     dataset: str
     seed: int
     cell: Mapping[str, Any]
+    without_mask: int = 0
+    """Abnormal images that its pixel metrics leave out: others have a mask, theirs is not known."""
 
 
 def own_notes(results: Iterable[Shown]) -> tuple[Note, ...]:
@@ -66,6 +68,11 @@ def run_notes(results: Iterable[Shown], beside_published: bool = False) -> tuple
             "{}: measured without the test images that a list names (--exclude).",
             _named(result for result in shown if result.cell.get("exclude")),
         ),
+        _about(
+            "without-mask",
+            "{}: pixel metrics leave out abnormal test images without a mask; others have one.",
+            _unmasked(shown),
+        ),
     ]
     return tuple(note for note in notes if note)
 
@@ -81,6 +88,12 @@ def _about(key: str, text: str, what: str) -> Note | None:
 
 def _named(results: Iterable[Shown]) -> str:
     return ", ".join(dict.fromkeys(result.method for result in results))
+
+
+def _unmasked(shown: Sequence[Shown]) -> str:
+    """Data sets with masks for some images alone, and how many have none."""
+    counts = dict.fromkeys((r.dataset, r.without_mask) for r in shown if r.without_mask)
+    return ", ".join(f"{dataset} ({count})" for dataset, count in counts)
 
 
 def _settings(shown: Sequence[Shown]) -> str:

@@ -47,7 +47,8 @@ class ResultCell:
 
     Metrics are fractions under `level_metric`, such as image_auroc or pixel_aupro_0.3; a metric
     that is missing, None or NaN shows as a dash. For speed they are those of `efficiency_table`.
-    `counts` are the abnormal and normal test images, where known. `cell` is what was run, as it
+    `counts` are the abnormal and normal test images, where known; `without_mask` of the former
+    have no mask though others do. `cell` is what was run, as it
     stands in the result's file; a timing has none.
     """
 
@@ -59,6 +60,7 @@ class ResultCell:
     backbone: str = ""
     counts: tuple[int, int] | None = None
     cell: Mapping[str, Any] = field(default_factory=dict)
+    without_mask: int = 0
 
 
 class Key(NamedTuple):
@@ -129,7 +131,10 @@ class CellSource:
         return own_notes(self._shown())
 
     def _shown(self) -> list[Shown]:
-        return [Shown(run.method, run.dataset, run.seed, run.cell) for run in self.runs]
+        return [
+            Shown(run.method, run.dataset, run.seed, run.cell, run.without_mask)
+            for run in self.runs
+        ]
 
 
 def cell_source(

@@ -102,7 +102,8 @@ def match_masks(images: Sequence[Path], masks: Path) -> dict[Path, Path]:
     if pairs.unmatched:
         raise InputError(
             f"{masks}: no mask for {len(pairs.unmatched)} of {len(images)} images "
-            f"({name_some(pairs.unmatched)}). A mask has its image's name, or that name and _mask."
+            f"({name_some(pairs.unmatched)}). A mask has its image's name, or that name and _mask. "
+            "Where some images have none, list all of them in a .csv manifest."
         )
     if pairs.orphans:
         raise InputError(
