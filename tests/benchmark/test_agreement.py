@@ -160,8 +160,14 @@ def test_results_without_excluded_images_say_so():
     assert "--exclude" not in notes(own_table(rows(result())))
 
 
-def test_images_that_pixel_metrics_leave_out_are_counted():
+@pytest.mark.parametrize(
+    ("key", "said"),
+    [
+        ("without_mask", "BrainMRI (3): pixel metrics leave out abnormal test images without a"),
+        ("support_images_in_test", "BrainMRI (3): test images that our detectors were fitted on"),
+    ],
+)
+def test_images_that_something_must_be_said_of_are_counted(key, said):
     cell, content = result()
-    told = notes(own_table(rows((cell, {**content, "without_mask": 3}))))
-    assert "BrainMRI (3): pixel metrics leave out abnormal test images without a mask" in told
-    assert "without a mask" not in notes(own_table(rows((cell, content))))
+    assert said in notes(own_table(rows((cell, {**content, key: 3}))))
+    assert "(3)" not in notes(own_table(rows((cell, content))))

@@ -128,6 +128,7 @@ def test_a_cell_is_what_the_commands_give(cells, domains, tmp_path):
     )
     assert result["counts"] == {"abnormal": 3, "normal": 3}
     assert (result["without_mask"], result["empty_masks"]) == (0, [])
+    assert result["support_images_in_test"] == 0
     assert len(result["drift"]["normal"]) == 2  # branches
 
 

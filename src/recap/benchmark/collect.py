@@ -55,5 +55,6 @@ def _row(label: str, result: dict[str, Any]) -> ResultCell:
         backbone=cell["settings"]["encoder"]["name"],
         counts=(result["counts"]["abnormal"], result["counts"]["normal"]),
         cell=cell,
-        without_mask=result.get("without_mask", 0),  # not in older results
+        fitted_on=result.get("support_images_in_test", 0),  # not in older results
+        without_mask=result.get("without_mask", 0),
     )

@@ -16,6 +16,8 @@ class Shown(NamedTuple):
     dataset: str
     seed: int
     cell: Mapping[str, Any]
+    fitted_on: int = 0
+    """Images among those it was measured on that it was fitted on, byte for byte."""
     without_mask: int = 0
     """Abnormal images that its pixel metrics leave out: others have a mask, theirs is not known."""
 
@@ -71,7 +73,13 @@ def run_notes(results: Iterable[Shown], beside_published: bool = False) -> tuple
         _about(
             "without-mask",
             "{}: pixel metrics leave out abnormal test images without a mask; others have one.",
-            _unmasked(shown),
+            _counted({(r.dataset, r.without_mask): None for r in shown}),
+        ),
+        _about(
+            "fitted-on-test",
+            "{}: test images that our detectors were fitted on, byte for byte. Leave them out with "
+            "--exclude.",
+            _counted({(r.dataset, r.fitted_on): None for r in shown}),
         ),
     ]
     return tuple(note for note in notes if note)
@@ -90,10 +98,9 @@ def _named(results: Iterable[Shown]) -> str:
     return ", ".join(dict.fromkeys(result.method for result in results))
 
 
-def _unmasked(shown: Sequence[Shown]) -> str:
-    """Data sets with masks for some images alone, and how many have none."""
-    counts = dict.fromkeys((r.dataset, r.without_mask) for r in shown if r.without_mask)
-    return ", ".join(f"{dataset} ({count})" for dataset, count in counts)
+def _counted(counts: Iterable[tuple[str, int]]) -> str:
+    """Data sets and how many of their images something is said of."""
+    return ", ".join(f"{dataset} ({count})" for dataset, count in counts if count)
 
 
 def _settings(shown: Sequence[Shown]) -> str:

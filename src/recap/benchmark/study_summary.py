@@ -85,7 +85,14 @@ def _rows(name: str, reference: str, results: Sequence[Labelled]) -> list[dict[s
 def _notes(dataset: str, variants: Mapping[str, Runs]) -> list[list[str]]:
     """What the numbers are of, each with its key."""
     shown = [
-        Shown(label, dataset, seed, run["cell"], run.get("without_mask", 0))
+        Shown(
+            label,
+            dataset,
+            seed,
+            run["cell"],
+            run.get("support_images_in_test", 0),
+            run.get("without_mask", 0),
+        )
         for label, runs in variants.items()
         for seed, run in runs.items()
     ]

@@ -47,9 +47,9 @@ class ResultCell:
 
     Metrics are fractions under `level_metric`, such as image_auroc or pixel_aupro_0.3; a metric
     that is missing, None or NaN shows as a dash. For speed they are those of `efficiency_table`.
-    `counts` are the abnormal and normal test images, where known; `without_mask` of the former
-    have no mask though others do. `cell` is what was run, as it
-    stands in the result's file; a timing has none.
+    `counts` are the abnormal and normal test images, where known; `fitted_on` of them are support
+    images, and `without_mask` of the abnormal ones have no mask though others do. `cell` is what
+    was run, as it stands in the result's file; a timing has none.
     """
 
     method: str
@@ -60,6 +60,7 @@ class ResultCell:
     backbone: str = ""
     counts: tuple[int, int] | None = None
     cell: Mapping[str, Any] = field(default_factory=dict)
+    fitted_on: int = 0
     without_mask: int = 0
 
 
@@ -132,7 +133,7 @@ class CellSource:
 
     def _shown(self) -> list[Shown]:
         return [
-            Shown(run.method, run.dataset, run.seed, run.cell, run.without_mask)
+            Shown(run.method, run.dataset, run.seed, run.cell, run.fitted_on, run.without_mask)
             for run in self.runs
         ]
 

@@ -55,7 +55,7 @@ def evaluate(
         "without_mask": measured.without_mask,
         "empty_masks": [str(mask) for mask in measured.empty_masks],
         "excluded": _excluded(exclude, domain, len(everything) - len(samples), len(everything)),
-        "support_images_in_test": _shared_with_support(detector, samples),
+        "support_images_in_test": shared_with_support(detector, samples),
         "mode": detector.card.mode,
         "fingerprint": detector.card.fingerprint,
     }
@@ -170,7 +170,7 @@ def square_mask(sample: Sample, image: Image, size_px: int) -> BoolArray:
     return SquareResize(image.size_hw, size_px).apply_mask(mask)
 
 
-def _shared_with_support(detector: Detector, samples: list[Sample]) -> int:
+def shared_with_support(detector: Detector, samples: Sequence[Sample]) -> int:
     """Test files that are, byte for byte, files the detector was fitted on."""
     fitted_on = {record["sha256"] for record in detector.card.support}
     return sum(sha256_of(sample.path) in fitted_on for sample in samples)

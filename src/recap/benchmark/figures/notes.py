@@ -9,5 +9,10 @@ from recap.benchmark.run_notes import Shown, own_notes
 
 def figure_notes(runs: Iterable[Run]) -> tuple[str, ...]:
     """The notes of a figure that shows these runs."""
-    shown = [Shown(method_name(run.method), run.dataset, run.seed, run.cell) for run in runs]
-    return tuple(note.text for note in own_notes(shown))
+    return tuple(note.text for note in own_notes(map(shown_run, runs)))
+
+
+def shown_run(run: Run) -> Shown:
+    """A run under the names that figures and the report use."""
+    name = method_name(run.method)
+    return Shown(name, run.dataset, run.seed, run.cell, run.fitted_on, run.without_mask)

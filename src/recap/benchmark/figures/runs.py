@@ -31,6 +31,7 @@ class Run:
     """Under "normal", "abnormal" (images) and "bound": (branch, layer, prototype)."""
     seconds: Mapping[str, float]
     versions: Mapping[str, str]
+    fitted_on: int = 0
     without_mask: int = 0
 
     @property
@@ -74,6 +75,7 @@ def _run(file: Path, content: Mapping[str, Any]) -> Run:
         layer_drift={k: np.array(v, np.float32) for k, v in layers.items()} if known else None,
         seconds=content.get("seconds", {}),
         versions=content.get("versions", {}),
+        fitted_on=content.get("support_images_in_test", 0),
         without_mask=content.get("without_mask", 0),
     )
 
