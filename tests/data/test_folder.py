@@ -106,12 +106,26 @@ def write_dicom(path: Path) -> Path:
 
 
 def test_dicom_files_are_listed_by_suffix_or_content(tmp_path: Path) -> None:
-    for name in ("IM0002", "IM0010", "1.2.840.113619.5", "DICOMDIR", "notes.txt"):
+    for name in ("IM0002", "IM0010", "1.2.840.113619.5", "DICOMDIR", "s.IMA"):
         write_dicom(tmp_path / name)
     touch(tmp_path, "a.dcm", "b.DICOM", "README", "Makefile.2", "volume.nii.gz", "scan.svs")
     (tmp_path / "README").write_bytes(b"DICM but too early")
     names = [path.name for path in list_images(tmp_path)]
-    assert names == ["1.2.840.113619.5", "a.dcm", "b.DICOM", "IM0002", "IM0010"]
+    assert names == ["1.2.840.113619.5", "a.dcm", "b.DICOM", "IM0002", "IM0010", "s.IMA"]
+
+
+def test_pictures_are_listed_by_content_and_unread_ones_are_not_passed_over(tmp_path: Path) -> None:
+    """As scoring finds them: else a fit would lose images that a score of the folder shows."""
+    touch(tmp_path, "a.png", "notes.txt", "table.csv", "empty")
+    (tmp_path / "IM1").write_bytes(b"\x89PNG\r\n\x1a\n" + bytes(99))
+    (tmp_path / "photo.img").write_bytes(b"\xff\xd8\xff" + bytes(99))
+    (tmp_path / "old.gif").write_bytes(b"GIF89a" + bytes(99))
+    (tmp_path / "folder.gif").mkdir()
+    names = [path.name for path in list_images(tmp_path)]
+    assert names == ["a.png", "IM1", "old.gif", "photo.img"]
+    (tmp_path / "notes.txt").rename(tmp_path / "folder.gif" / "notes.txt")
+    with pytest.raises(InputError, match=r"Looked for pictures \(\.png .*\) and DICOM"):
+        list_images(tmp_path / "folder.gif")
 
 
 def test_masks_are_pictures_only(tmp_path: Path) -> None:

@@ -73,6 +73,7 @@ def run(
     from recap.benchmark.runner import run_cells
     from recap.benchmark.sources import with_sources
     from recap.cli.bench_live import watching
+    from recap.errors import InputError
 
     settings = grid_settings(methods, preset, peer_preset, config, overrides, encoder)
     grid = read_grid(data, shots, seeds, datasets, draw_by_seed, supports, exclude, on)
@@ -86,6 +87,11 @@ def run(
         grid.on,
         grid.lists,
     )
+    if not cells:
+        raise InputError(
+            f"--methods {methods} and --shots {shots} leave nothing to run. Methods without a "
+            "zero-shot form, and a data set alone, need --shots of 1 or more."
+        )
     cells = with_sources(cells, grid.domains)
     names = dict.fromkeys(cell.method for cell in cells)
     experiment = POOL if grid.on == "pool" else GRID

@@ -9,9 +9,7 @@ import typer
 
 from recap.cli.bars import bars
 from recap.cli.options import Device, RandomWeights, Runtime
-from recap.cli.words import printable
-
-SHOWN = 5
+from recap.cli.words import printable, some, unmatched_exclusions
 
 
 def evaluate_command(
@@ -78,18 +76,10 @@ def _warnings(result: dict[str, Any]) -> Iterator[str]:
             "Pixel metrics leave them out."
         )
     if result["empty_masks"]:
-        yield f"masks that mark nothing: {_some(result['empty_masks'])}. Draw them again."
+        yield f"masks that mark nothing: {some(result['empty_masks'])}. Draw them again."
     unmatched = (result["excluded"] or {}).get("unmatched")
     if unmatched:
-        yield (
-            f"{result['excluded']['list']}: entries that match no image here: {_some(unmatched)}. "
-            f"An entry starts with the data set's folder, as {result['domain']}_AD/test/… does."
-        )
+        yield unmatched_exclusions(result["excluded"]["list"], unmatched, result["domain"])
     shared = result["support_images_in_test"]
     if shared:
         yield f"test images that this detector was fitted on, byte for byte: {shared}."
-
-
-def _some(names: list[str]) -> str:
-    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-    return ", ".join(names[:SHOWN]) + more

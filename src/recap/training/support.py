@@ -44,7 +44,7 @@ def load_support(
     for sample, record in zip(samples, support_hashes(samples), strict=True):
         image = read_image(sample.path, reading)
         mask = None if sample.mask is None else read_mask_of(image, sample.mask)
-        _refuse_empty(mask, f"{sample.mask}")
+        refuse_empty(mask, f"{sample.mask}")
         loaded.append(SupportImage(image, sample.abnormal, mask, record))
     return loaded
 
@@ -136,7 +136,7 @@ def _from_array(array: Any, mask: Any, abnormal: bool, name: str) -> SupportImag
     lesion = None if mask is None else np.asarray(mask).astype(bool)
     if lesion is not None and lesion.shape != image.size_hw:
         raise InputError(f"{name}: its mask has shape {lesion.shape}, the image {image.size_hw}.")
-    _refuse_empty(lesion, f"{name}, its mask")
+    refuse_empty(lesion, f"{name}, its mask")
     mask_digest = None if lesion is None else hashlib.sha256(lesion.tobytes()).hexdigest()
     record: dict[str, str | None] = {
         "name": name,
@@ -147,7 +147,7 @@ def _from_array(array: Any, mask: Any, abnormal: bool, name: str) -> SupportImag
     return SupportImage(image, abnormal, lesion, record)
 
 
-def _refuse_empty(mask: BoolArray | None, name: str) -> None:
+def refuse_empty(mask: BoolArray | None, name: str) -> None:
     """A lesion that is marked nowhere would teach that it is healthy tissue."""
     if mask is not None and not mask.any():
         raise InputError(
