@@ -54,7 +54,7 @@ class Geometry:
         )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Image:
     """One image as read from its source: grey (H, W) or RGB (H, W, 3), float32 in 0..1."""
 
@@ -67,6 +67,9 @@ class Image:
     def size_hw(self) -> tuple[int, int]:
         """Height and width in pixels."""
         return self.pixels.shape[0], self.pixels.shape[1]
+
+    def __repr__(self) -> str:
+        return f"Image({self.source!r}, shape={self.pixels.shape})"
 
 
 @dataclass(frozen=True)
@@ -113,7 +116,7 @@ class Region:
     mean: float
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Prediction:
     """What a detector says about one image.
 
@@ -133,3 +136,15 @@ class Prediction:
     support images out."""
     descriptor: FloatArray | None = None
     """The image as a whole, as the encoder sees it: a unit vector. None from other methods."""
+
+    def __repr__(self) -> str:
+        return f"Prediction({in_short(self.score, self.decision, self.map)}, {self.source!r})"
+
+
+def in_short(score: float, decision: Decision | None, values: FloatArray) -> str:
+    """What a prediction is in one line of a notebook; maps are named by their shape."""
+    parts = [f"score={score:.4f}"]
+    if decision is not None:
+        verdict = "abnormal" if decision.abnormal else "normal"
+        parts += [f"{verdict if decision.in_domain else 'out of domain'}, p={decision.p_value:.3g}"]
+    return ", ".join([*parts, f"map={values.shape}"])
