@@ -19,7 +19,10 @@ def test_score_a_folder(command, bundle, domains, tmp_path):
     out = tmp_path / "out"
     images = domains[0].root / "test" / "Ungood" / "img"
     result = command("score", bundle, images, "--out", out)
-    assert (result.code, result.out) == (0, f"Scored 2 of 2 cases (2 images): {out}/scores.csv\n")
+    assert result.code == 0
+    scored, decided = result.out.splitlines()
+    assert scored == f"Scored 2 of 2 cases (2 images): {out}/scores.csv"
+    assert decided.startswith("Decided: ")
     detector = recap.load(bundle)
     for row in rows(out):
         prediction = detector.score(images / row["case"])
@@ -132,3 +135,14 @@ def test_dicom_results_of_pictures(command, bundle, domains, tmp_path):
     assert result.code == 0
     assert "none of the cases is DICOM" in result.out
     assert not (tmp_path / "out" / "dicom").exists()
+
+
+def test_decisions_are_counted():
+    from recap.cli.score import _decisions
+    from recap.scoring.rows import Row
+
+    told = [("abnormal", "from 0.5"), ("normal", "from 0.5"), ("abnormal", "from 0.5"), ("", "no")]
+    given = [Row("a", "a", "", "ok", decision=d, rule=r) for d, r in told]
+    assert _decisions(given) == ["Decided: 2 abnormal, 1 normal", "1 without a decision: no"]
+    assert _decisions(given[:3]) == ["Decided: 2 abnormal, 1 normal"]
+    assert _decisions([]) == []
