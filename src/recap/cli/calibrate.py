@@ -163,4 +163,4 @@ def _summary(calibration: "Calibration") -> list[str]:
     ]
     if calibration.domain is not None:
         lines.append(f"Domain: {calibration.domain.rule}.")
-    return [*lines, calibration.guarantee]
+    return [*lines, f"Promise: {calibration.guarantee}"]
