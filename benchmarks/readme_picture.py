@@ -15,7 +15,7 @@ from recap.report import as_picture, outline, overlay
 
 SHOWN = ["Ungood/img/test_003.png", "Ungood/img/test_001.png", "Ungood/img/test_004.png"]
 SHOWN += ["Ungood/img/test_002.png", "good/img/test_003.png"]
-CUT_PX, GAP_PX, CAPTION_PX = 200, 6, 30
+CUT_PX, GAP_PX, CAPTION_PX = 216, 4, 30
 TO = Path(__file__).resolve().parents[1] / "docs" / "assets" / "phantoms.jpg"
 
 

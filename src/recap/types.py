@@ -132,8 +132,8 @@ class Prediction:
     drift: FloatArray | None
     source: str
     decision: Decision | None = None
-    """None before `recap calibrate`, but for few-shot detectors, which estimate it by leaving
-    support images out."""
+    """None without a threshold. Detectors that were fitted on two or more normal images have one,
+    estimated by leaving each of them out in turn; `recap calibrate` sets a better one."""
     descriptor: FloatArray | None = None
     """The image as a whole, as the encoder sees it: a unit vector. None from other methods."""
 
