@@ -155,3 +155,27 @@ def test_a_copy_under_another_name_is_refused(copy: str, tmp_path: Path) -> None
         touch(tmp_path, name)[0].write_bytes(content)
     with pytest.raises(InputError, match=rf"{copy} and .*normal/a\.png are the same image"):
         folder_samples(tmp_path / "normal", tmp_path / "abnormal")
+
+
+@pytest.mark.parametrize("inside", ["abnormal", "Ungood/img", "masks", "Ungood/anomaly_mask"])
+def test_a_folder_of_everything_is_not_a_folder_of_normal_images(
+    tmp_path: Path, inside: str
+) -> None:
+    touch(tmp_path, "normal/a.png", f"{inside}/b.png")
+    wrong = inside.partition("/")[0]
+    with pytest.raises(InputError, match=rf"{wrong}/ would count as normal.*such as .*normal"):
+        folder_samples(tmp_path)
+    assert len(folder_samples(tmp_path / "normal")) == 1
+
+
+def test_masks_among_the_abnormal_images_are_masks_or_refused(tmp_path: Path) -> None:
+    touch(tmp_path, "ok/n.png", "bad/a.png", "bad/masks/a.png")
+    with pytest.raises(InputError, match="masks/ would count as abnormal"):
+        folder_samples(tmp_path / "ok", tmp_path / "bad")
+    samples = folder_samples(tmp_path / "ok", tmp_path / "bad", tmp_path / "bad" / "masks")
+    assert [sample.mask is not None for sample in samples] == [False, True]
+
+
+def test_folders_above_the_one_that_is_named_may_be_called_anything(tmp_path: Path) -> None:
+    touch(tmp_path, "masks/label/normal/patient-1/a.png")
+    assert len(folder_samples(tmp_path / "masks/label/normal")) == 1

@@ -63,10 +63,11 @@ def run(
     config: Config = None,
     overrides: Overrides = None,
 ) -> None:
-    """Run every cell (method × data set × shots × seed) that has no result yet.
+    """Run a grid of experiments; finished ones are kept.
 
-    A cell is kept as JSON as soon as it is done; a changed setting is another cell. Images are
-    encoded once for all cells. Interrupted, the same command goes on. Exit code 1: cells failed.
+    Runs every cell (method × data set × shots × seed) that has no result yet. A cell is kept as
+    JSON as soon as it is done; a changed setting is another cell. Images are encoded once for all
+    cells. Interrupted, the same command goes on. Exit code 1: cells failed.
     """
     from recap.benchmark.cells import plan_cells
     from recap.benchmark.experiments import GRID, POOL, register
@@ -112,14 +113,18 @@ def run(
 
 
 def compare(
-    out: Annotated[Path, typer.Argument(help="The folder of `recap bench run`.")],
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="The folder of `recap bench run`.")],
     methods: Annotated[
-        list[str], typer.Argument(help="Columns of `bench table --ours`, such as recap.")
+        list[str],
+        typer.Argument(metavar="METHOD", help="Columns of `bench table --ours`, such as recap."),
     ],
     to: Annotated[str, typer.Option("--to", help="The column that they are compared with.")],
     on: Annotated[str, typer.Option(help="test or pool, as for `bench run`.")] = "test",
 ) -> None:
-    """Print how far methods of a grid are from another one, with a paired bootstrap over images."""
+    """Print how far the methods of a grid are from one of them.
+
+    With a paired bootstrap over images.
+    """
     from recap.benchmark.experiments import GRID, POOL
     from recap.benchmark.study_summary import summarise_grid
     from recap.benchmark.study_tables import study_tables
@@ -131,7 +136,7 @@ def compare(
 
 @app.command()
 def table(
-    out: Annotated[Path, typer.Argument(help="The folder of `recap bench run`.")],
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="The folder of `recap bench run`.")],
     form: Annotated[str, typer.Option("--format", help="md, csv, latex or html.")] = "md",
     ours: Annotated[
         bool, typer.Option("--ours", help="Our results alone, in one table; nothing published.")
@@ -140,7 +145,10 @@ def table(
         str, typer.Option(help="test; or pool: results of `bench run --on pool`, ours alone.")
     ] = "test",
 ) -> None:
-    """Print the paper's tables: ours beside the published numbers, with what must be said."""
+    """Print the paper's tables, ours beside the published numbers.
+
+    Below them stands what must be said about the comparison.
+    """
     from typing import get_args
 
     from recap.benchmark.collect import collect, collect_pool

@@ -13,8 +13,12 @@ from recap.cli.words import printable, some, unmatched_exclusions
 
 
 def evaluate_command(
-    bundle: Annotated[Path, typer.Argument(help="A detector saved by `recap fit`.")],
-    dataset: Annotated[Path, typer.Argument(help="A benchmark folder NAME_AD; test/ is used.")],
+    bundle: Annotated[
+        Path, typer.Argument(metavar="BUNDLE", help="A detector saved by `recap fit`.")
+    ],
+    dataset: Annotated[
+        Path, typer.Argument(metavar="DATASET", help="A benchmark folder NAME_AD; test/ is used.")
+    ],
     json_file: Annotated[
         Path | None, typer.Option("--json", help="Also write the result to this file.")
     ] = None,
@@ -26,7 +30,10 @@ def evaluate_command(
     device: Device = "auto",
     random_weights: RandomWeights = False,
 ) -> None:
-    """Measure a detector on a test split: image metrics and, with masks, pixel metrics."""
+    """Measure a detector on a test split.
+
+    Image metrics and, with masks, pixel metrics.
+    """
     from recap.atomic import check_file, write_atomic
     from recap.data import read_domain
     from recap.data.exclusions import read_exclusions
