@@ -126,7 +126,7 @@ def test_a_mask_that_marks_nothing_is_refused(folders):
 
 
 def test_number_of_masks_must_fit():
-    with pytest.raises(InputError, match="2 abnormal images but 1 masks"):
+    with pytest.raises(InputError, match="2 abnormal images but 1 mask"):
         gather_support([grey(0)], [grey(1), grey(2)], [square()])
 
 
@@ -171,7 +171,7 @@ def test_files_may_have_a_list_of_masks(folders):
     support = gather_support(folders["normal"], [two, str(one)], [second, None])
     assert [item.record["name"] for item in support] == ["n0.png", "n1.png", "a1.png", "a0.png"]
     assert [item.mask is not None for item in support] == [False, False, True, False]
-    with pytest.raises(InputError, match="2 abnormal images but 1 masks"):
+    with pytest.raises(InputError, match="2 abnormal images but 1 mask"):
         gather_support(folders["normal"], [one, two], [first])
     with pytest.raises(InputError, match="needs a list of abnormal images"):
         gather_support(folders["normal"], folders["root"] / "abnormal", [first, second])
