@@ -14,6 +14,7 @@ from recap.report import overlay, score_page
 from recap.report.overlay import MAX_OPACITY, map_layer
 from recap.report.score_page import write_score_page
 from recap.report.score_page_histogram import bin_edges, histogram, ticks
+from recap.report.score_page_table import aligned
 from recap.report.scored_folder import ScoredFolder
 from recap.scoring.rows import read_rows
 from recap.types import Image
@@ -300,3 +301,8 @@ def test_a_large_map_is_shrunk():
     picture = map_layer(np.zeros((900, 450), np.float32), (0, 1), 300)
     assert picture.size == (150, 300)
     assert isinstance(picture, Pillow.Image)
+
+
+def test_numbers_of_a_column_have_as_many_digits():
+    shown = [aligned(text, 3) for text in ("0.81", "0.047619", "1", "12", "0.00001", "")]
+    assert shown == ["0.810", "0.0476", "1", "12", "1e-05", "–"]

@@ -192,3 +192,10 @@ def test_the_digest_of_an_array_is_that_of_its_support_record(plain):
     image = recap.io.image_from_array(picture(0)).pixels
     digest = hashlib.sha256(np.ascontiguousarray(image).tobytes()).hexdigest()
     assert digest == plain.card.support[0]["sha256"]
+
+
+def test_images_may_come_one_by_one(plain, normals):
+    one_by_one = recap.calibrate(plain, (image for image in normals[:4]), fpr=0.3)
+    assert one_by_one.calibration == calibrate(plain, normals[:4], fpr=0.3).calibration
+    with pytest.raises(recap.RecapError, match="list of calibration images is empty"):
+        recap.calibrate(plain, iter([]))

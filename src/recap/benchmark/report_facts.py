@@ -72,7 +72,7 @@ def _facts(
         "Versions": ", ".join(
             sorted({f"{k} {v}" for r in everything for k, v in r.versions.items()})
         ),
-        "Computing time": f"{hours:.1f} h",
+        "Computing time": f"{hours:.1f} h" if hours >= 1 else f"{60 * hours:.1f} min",
     }
     return definitions("facts", ((k, value) for k, value in facts.items() if value)) + "\n"
 

@@ -6,7 +6,7 @@ from html import escape
 from typing import Any
 
 from recap.report.document import png_source
-from recap.report.score_page_table import chip, number
+from recap.report.score_page_table import aligned, chip, number
 from recap.report.score_page_why import why_block
 from recap.report.scored_folder import Preview, RegionRow
 from recap.scoring.rows import Row
@@ -32,7 +32,7 @@ def cards(shown: Sequence[Shown], numbers: Mapping[str, int]) -> str:
 def _card(item: Shown, index: int) -> str:
     row = item.row
     facts = [f"score <strong>{number(row.score)}</strong>"]
-    facts += [f"p-value {number(row.p_value, 3)}"] if row.p_value else []
+    facts += [f"p-value {aligned(row.p_value, 3)}"] if row.p_value else []
     facts += [f"probability {number(row.probability, 3)}"] if row.probability else []
     return (
         f"<article class='card case' id='case-{index}' data-case='{index}' tabindex='-1'>"

@@ -41,6 +41,12 @@ def number(text: str, digits: int = 4) -> str:
     return f"{float(text):.{digits}g}" if text else "–"
 
 
+def aligned(text: str, digits: int) -> str:
+    """The same with all digits, also those that are 0, as numbers below each other need them."""
+    shown = number(text, digits)
+    return f"{float(text):#.{digits}g}" if "." in shown else shown
+
+
 def case_table(rows: Sequence[Row], numbers: Mapping[str, int], pictured: set[str]) -> str:
     """The whole section: filters, count and table, the highest scores first."""
     if not rows:
@@ -110,7 +116,7 @@ def _table_row(row: Row, index: int, pictured: bool, with_probability: bool, sev
 
 def _number_cell(text: str, digits: int = 4) -> str:
     value = f"{float(text):.8g}" if text else ""
-    return f"<td data-v='{value}'>{number(text, digits)}</td>"
+    return f"<td data-v='{value}'>{aligned(text, digits)}</td>"
 
 
 def _remark(row: Row) -> str:

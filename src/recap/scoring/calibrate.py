@@ -147,9 +147,8 @@ def _combine(
 
 def _known(given: Any, scratch: Path) -> Iterator[Known]:
     """Whatever the user holds, as cases that can be opened."""
-    if isinstance(given, str | Path):
-        given = [given]
-    if not len(given):
+    given = [given] if isinstance(given, str | Path) else list(given)
+    if not given:
         raise InputError("The list of calibration images is empty. Give at least one.")
     if not isinstance(given[0], str | Path):
         yield from (_from_array(array, number) for number, array in enumerate(given))

@@ -1,7 +1,7 @@
 """Why: the nearest normal patch to a place of an image, and what each layer adds to the result."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 import numpy as np
@@ -81,7 +81,7 @@ class Explanation:
     """Nearest normal patch in each layer and branch; none without a memory."""
     note: str
     """What could not be told, and why."""
-    map: FloatArray
+    map: FloatArray = field(repr=False)
     """The whole map, in the image's pixels."""
 
     @property
