@@ -16,7 +16,7 @@ from recap.peers.images import source_images
 from recap.scoring.explain import explain
 from recap.training import loop, zeroshot
 from recap.training.loop import TrainingSet
-from recap.training.zeroshot import fit_zero_shot, leave_one_out
+from recap.training.zeroshot import fit_zero_shot, leave_one_out, source_masks
 
 _opened: list[str] | None = None
 
@@ -229,12 +229,16 @@ def test_a_mask_of_another_size_is_an_error(tmp_path, tiny_settings):
         fit_zero_shot([domain], tiny_settings())
 
 
-def test_a_mask_that_marks_nothing_is_refused_by_name(tmp_path, tiny_settings):
-    domain = write_phantoms(tmp_path, pool=1, test=1, size_px=70, domains=["Brain"])[0]
-    mask = domain.pool()[1].mask
-    PillowImage.new("L", (70, 70)).save(mask)
-    with pytest.raises(InputError, match=rf"{mask.name}: it marks nothing"):
-        fit_zero_shot([domain], tiny_settings())
+def test_a_lesion_whose_mask_marks_nothing_is_not_taught_as_healthy(tmp_path, tiny_settings):
+    domain = write_phantoms(tmp_path, pool=2, test=1, size_px=70, domains=["Brain"])[0]
+    *healthy, marked, unmarked = sorted(domain.pool(), key=lambda sample: sample.abnormal)
+    PillowImage.new("L", (70, 70)).save(unmarked.mask)
+    reading = tiny_settings().reading
+    masks, supervised = source_masks([*healthy, marked, unmarked], 70, reading)
+    assert supervised.tolist() == [*[True] * len(healthy), True, False]
+    assert masks.flatten(1).any(dim=1).tolist() == [*[False] * len(healthy), True, False]
+    with pytest.raises(InputError, match="mark nothing"):
+        source_masks([*healthy, unmarked], 70, reading)
 
 
 def test_class_tokens_score_and_prototypes_draw(phantoms, tiny_settings, tmp_path):

@@ -9,7 +9,7 @@ from torch import Tensor
 from recap.config import ReadingSettings
 from recap.data.augment import COPIES, augment
 from recap.training.support import SupportImage, stack_support, supervised_maps
-from recap.training.zeroshot import square_pixels, square_target, supervised_samples
+from recap.training.zeroshot import source_masks, square_pixels
 from recap.types import Sample
 
 
@@ -93,8 +93,7 @@ def source_images(
     return LabelledImages(
         lambda index: square_pixels(samples[index], size_px, reading),
         torch.tensor([sample.abnormal for sample in samples]),
-        torch.stack([square_target(sample, size_px, reading) for sample in samples]),
-        torch.tensor(supervised_samples(samples)),
+        *source_masks(samples, size_px, reading),
         torch.arange(len(samples)),
         torch.tensor([names.index(sample.domain) for sample in samples]),
         tuple(names),

@@ -48,7 +48,7 @@ def load_support(
     for sample, record in zip(samples, support_hashes(samples), strict=True):
         image = read_image(sample.path, reading)
         mask = None if sample.mask is None else read_mask_of(image, sample.mask)
-        refuse_empty(mask, f"{sample.mask}")
+        _refuse_empty(mask, f"{sample.mask}")
         loaded.append(SupportImage(image, sample.abnormal, mask, record))
     return loaded
 
@@ -174,7 +174,7 @@ def _from_array(array: Any, mask: Any, abnormal: bool, name: str) -> SupportImag
     lesion = None if mask is None else np.asarray(mask).astype(bool)
     if lesion is not None and lesion.shape != image.size_hw:
         raise InputError(f"{name}: its mask has shape {lesion.shape}, the image {image.size_hw}.")
-    refuse_empty(lesion, f"{name}, its mask")
+    _refuse_empty(lesion, f"{name}, its mask")
     mask_digest = None if lesion is None else hashlib.sha256(lesion.tobytes()).hexdigest()
     record: dict[str, str | None] = {
         "name": name,
@@ -185,7 +185,7 @@ def _from_array(array: Any, mask: Any, abnormal: bool, name: str) -> SupportImag
     return SupportImage(image, abnormal, lesion, record)
 
 
-def refuse_empty(mask: BoolArray | None, name: str) -> None:
+def _refuse_empty(mask: BoolArray | None, name: str) -> None:
     """A lesion that is marked nowhere would teach that it is healthy tissue."""
     if mask is not None and not mask.any():
         raise InputError(

@@ -28,7 +28,7 @@ from recap.training.head import frozen_tokens
 from recap.training.loop import TrainingSet, train
 from recap.training.objective import Objective
 from recap.training.prefix_store import PrefixStore
-from recap.training.support import read_mask_of, refuse_empty
+from recap.training.support import read_mask_of
 from recap.types import Sample
 
 LEARNING_RATE = 5e-4
@@ -56,7 +56,8 @@ def fit_zero_shot(
     records = source_records(samples)
     mark = fingerprint("zero-shot", settings, model.encoder, records)
     checkpoint = open_checkpoint(work_dir, mark)
-    masks = _masks(model, samples)  # before the encoder: a wrong one is told at once
+    # Before the encoder runs: a mask that cannot be read is told at once.
+    targets = source_masks(samples, model.encoder.input_px, settings.reading)
     store = frozen_tokens(
         model,
         lambda index: square_pixels(samples[index], model.encoder.input_px, settings.reading),
@@ -64,7 +65,7 @@ def fit_zero_shot(
         work_dir,
         progress,
     )
-    data = _training_set(model, samples, store, masks)
+    data = _training_set(model, samples, store, *targets)
     if settings.model.prototype_init == "source_means":
         _start_at_source_means(model, data)
     rate = settings.training.learning_rate or LEARNING_RATE
@@ -111,16 +112,10 @@ def source_records(samples: Sequence[Sample]) -> list[dict[str, str | None]]:
     return [{**r, "domain": s.domain} for r, s in zip(records, samples, strict=True)]
 
 
-def _masks(model: ReCAP, samples: list[Sample]) -> Tensor:
-    size, reading = model.encoder.input_px, model.settings.reading
-    return torch.stack([square_target(sample, size, reading) for sample in samples])
-
-
 def _training_set(
-    model: ReCAP, samples: list[Sample], store: PrefixStore, masks: Tensor
+    model: ReCAP, samples: list[Sample], store: PrefixStore, masks: Tensor, has_mask: Tensor
 ) -> TrainingSet:
     names = sorted({sample.domain for sample in samples})
-    has_mask = torch.tensor(supervised_samples(samples))
     return TrainingSet(
         store=store,
         abnormal=torch.tensor([sample.abnormal for sample in samples]),
@@ -133,16 +128,23 @@ def _training_set(
     )
 
 
-def supervised_samples(samples: Sequence[Sample]) -> list[bool]:
-    """Whose maps are supervised: abnormal images with a mask, and the normal ones of their domains.
+def source_masks(
+    samples: Sequence[Sample], size_px: int, reading: ReadingSettings
+) -> tuple[Tensor, Tensor]:
+    """Masks at the encoder's input size (N, S, S), and whose maps they supervise (N,).
 
-    An abnormal image without a mask in a domain that has some is no image without a lesion.
+    That is abnormal images with a mask that marks something, and the normal ones of their domains.
+    An abnormal image without one is no image without a lesion: its map is left alone.
     """
-    with_masks = {sample.domain for sample in samples if sample.mask is not None}
-    return [
-        sample.mask is not None or (sample.domain in with_masks and not sample.abnormal)
-        for sample in samples
-    ]
+    masks = torch.stack([square_mask(sample, size_px, reading) for sample in samples])
+    marked = masks.flatten(1).any(dim=1)
+    if not marked.any() and any(sample.mask for sample in samples):
+        raise InputError("The masks of the source domains mark nothing. Look at one of them.")
+    domains = {
+        sample.domain for sample, there in zip(samples, marked.tolist(), strict=True) if there
+    }
+    healthy = [not sample.abnormal and sample.domain in domains for sample in samples]
+    return masks, marked | torch.tensor(healthy)
 
 
 def square_pixels(sample: Sample, size_px: int, reading: ReadingSettings) -> Tensor:
@@ -152,12 +154,11 @@ def square_pixels(sample: Sample, size_px: int, reading: ReadingSettings) -> Ten
     return torch.from_numpy(square).permute(2, 0, 1)
 
 
-def square_target(sample: Sample, size_px: int, reading: ReadingSettings) -> Tensor:
+def square_mask(sample: Sample, size_px: int, reading: ReadingSettings) -> Tensor:
     """A sample's mask at the encoder's input size, empty where it has none: (S, S) bool."""
     if sample.mask is None:
         return torch.zeros(size_px, size_px, dtype=torch.bool)
     mask = read_mask_of(read_image(sample.path, reading), sample.mask)
-    refuse_empty(mask, f"{sample.mask}")
     square = SquareResize((mask.shape[0], mask.shape[1]), size_px).apply_mask(mask)
     return torch.from_numpy(np.ascontiguousarray(square))
 
