@@ -8,13 +8,14 @@ from recap.benchmark.cells import Cell, write_result
 from recap.benchmark.collect import collect, result_cell
 from recap.benchmark.experiments import GRID, register
 from recap.benchmark.own_table import own_table
+from recap.benchmark.run_notes import Shown, own_notes
 from recap.benchmark.study_summary import summarise_grid
 from recap.benchmark.study_tables import study_tables
 from recap.benchmark.table_model import footnotes
 from recap.benchmark.table_render import render
 from recap.benchmark.tables import few_shot_table, paper_tables, zero_shot_table
-from recap.config import resolve_settings
 from recap.errors import InputError
+from recap.peers.methods import resolve_method
 
 IMAGES = [
     {"file": f"{i}.png", "abnormal": i % 2 == 1, "patient": "", "score": float(i)} for i in range(4)
@@ -22,7 +23,7 @@ IMAGES = [
 
 
 def result(seed=0, shots=4, method="recap", draw=0, sources=(), exclude="", **sections):
-    settings = resolve_settings(seed=seed, **sections)
+    settings = resolve_method(method, seed=seed, **sections)
     cell = Cell(method, "Brain", shots, settings, draw, exclude, sources=sources)
     return cell, {
         "metrics": {"image_auroc": 0.75},
@@ -173,3 +174,18 @@ def test_images_that_something_must_be_said_of_are_counted(key, said):
     cell, content = result()
     assert said in notes(own_table(rows((cell, {**content, key: 3}))))
     assert "(3)" not in notes(own_table(rows((cell, content))))
+
+
+def test_settings_that_are_not_the_presets_are_told():
+    told = notes(own_table(rows(result(training={"epochs": 1}), result(method="nearest"))))
+    assert "ReCAP: encoder dinov2-small at 240 px, preset recap with training.epochs = 1" in told
+    assert "nearest: encoder dinov2-small at 240 px, preset recap." in told
+
+
+def test_of_variants_what_all_share_is_told():
+    shared = {"training": {"epochs": 1}}
+    cells = [result(**shared)[0], result(model={"conditioning": "static"}, **shared)[0]]
+    shown = [Shown("ab"[i], "Brain", 0, cell.as_json()) for i, cell in enumerate(cells)]
+    (about, *_) = own_notes(shown, variants=True)
+    assert about.text.endswith("preset recap with training.epochs = 1.")
+    assert "b: encoder" in own_notes(shown)[0].text

@@ -90,6 +90,26 @@ def test_impossible_draws(domain: Domain) -> None:
         draw_support(domain, 0)
 
 
+def test_a_pool_without_abnormal_images_is_enough_for_some_methods(tmp_path: Path) -> None:
+    good = tmp_path / "Knee_AD/valid/good/img"
+    good.mkdir(parents=True)
+    for i in range(3):
+        (good / f"g{i}.png").touch()
+    domain = read_domain(tmp_path / "Knee_AD")
+    support = draw_support(domain, 2, normal_only=True)
+    assert (len(support.normal), support.abnormal) == (2, ())
+    with pytest.raises(InputError, match=r"0 abnormal images.* such as normal_only, need none"):
+        draw_support(domain, 2)
+    with pytest.raises(InputError, match="3 normal images, fewer than the 4"):
+        draw_support(domain, 4, normal_only=True)
+
+
+def test_where_there_are_abnormal_images_all_methods_have_the_same_draw(domain: Domain) -> None:
+    assert draw_support(domain, 3, normal_only=True) == draw_support(domain, 3)
+    with pytest.raises(InputError, match="fewer than the 13"):
+        draw_support(domain, 13, normal_only=True)
+
+
 def test_written_lists_read_back(domain: Domain, tmp_path: Path) -> None:
     support = draw_support(domain, 3, draw=5)
     write_support(support, tmp_path / "deep/3-shot.txt")

@@ -60,6 +60,16 @@ def test_what_is_reported_beside_the_numbers(few_shot, domains):
     assert result["fingerprint"] == few_shot.card.fingerprint
 
 
+def test_where_a_detector_is_not_zero_shot_is_reported(detectors, few_shot, domains):
+    from recap.cli.evaluate import _warnings
+
+    elsewhere, at_home = (evaluate(detectors["zero-shot"], domain) for domain in domains)
+    assert (elsewhere["domain_is_a_source"], at_home["domain_is_a_source"]) == (False, True)
+    assert any("here it is not zero-shot" in line for line in _warnings(at_home))
+    assert list(_warnings(elsewhere)) == []
+    assert not evaluate(few_shot, domains[0])["domain_is_a_source"]
+
+
 def test_how_far_pixel_numbers_can_be_off_is_reported(few_shot, domains, monkeypatch):
     exact = evaluate(few_shot, domains[0])
     assert exact["pixel_error_bound"] == 0

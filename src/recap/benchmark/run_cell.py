@@ -87,9 +87,10 @@ def _fit(
 
 
 def _support(cell: Cell, target: Domain) -> Support:
-    return (
-        cell.supports.find(target) if cell.supports else draw_support(target, cell.shots, cell.draw)
-    )
+    if cell.supports:
+        return cell.supports.find(target)
+    normal_only = not uses_abnormal(cell.method)
+    return draw_support(target, cell.shots, cell.draw, normal_only=normal_only)
 
 
 def _measured_images(cell: Cell, target: Domain, exclude: Exclusions | None) -> list[Sample]:

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 from recap.benchmark.agreement import draws_by_seed
 from recap.benchmark.caveats import Note, caveats_by_dataset
+from recap.benchmark.changed_settings import changed_settings
 from recap.data.benchmark import PAPER_NAMES
 
 
@@ -22,27 +23,33 @@ class Shown(NamedTuple):
     """Abnormal images that its pixel metrics leave out: others have a mask, theirs is not known."""
 
 
-def own_notes(results: Iterable[Shown]) -> tuple[Note, ...]:
-    """The footnotes of our results where nothing published stands beside them.
+def own_notes(results: Iterable[Shown], variants: bool = False) -> tuple[Note, ...]:
+    """The footnotes of our results where nothing published stands beside them; or of the variants
+    of a study.
 
     A list of excluded images may have left out what supports and test share, or something else.
     """
     shown = [result for result in results if result.cell]
     leaky = [r for r in shown if r.cell["shots"] and r.cell.get("on", "test") == "test"]
-    return run_notes(shown) + caveats_by_dataset({_paper_name(r.dataset) for r in leaky})
+    return run_notes(shown, variants=variants) + caveats_by_dataset(
+        {_paper_name(r.dataset) for r in leaky}
+    )
 
 
-def run_notes(results: Iterable[Shown], beside_published: bool = False) -> tuple[Note, ...]:
+def run_notes(
+    results: Iterable[Shown], beside_published: bool = False, variants: bool = False
+) -> tuple[Note, ...]:
     """The footnotes of a table that shows these results; none for what is no cell.
 
     Beside published numbers it matters too that supports which we drew are not those of the paper.
+    Of the variants of a study, whose names tell what differs, the settings that all share are told.
     """
     shown = [result for result in results if result.cell]
     few_shot = [result for result in shown if result.cell["shots"]]
     listed = [result for result in few_shot if result.cell.get("supports")]
     drawn = [result for result in few_shot if not result.cell.get("supports")]
     notes = [
-        _about("own-settings", "Ours: {}.", _settings(shown)),
+        _about("own-settings", "Ours: {}.", _settings(shown, variants)),
         _about(
             "draws-by-seed",
             "{}: every seed has a support set of its own, so the deviation is one over seeds and "
@@ -103,11 +110,17 @@ def _counted(counts: Iterable[tuple[str, int]]) -> str:
     return ", ".join(f"{dataset} ({count})" for dataset, count in counts if count)
 
 
-def _settings(shown: Sequence[Shown]) -> str:
-    """Encoder, input size and preset, and whose they are where there are several."""
+def _settings(shown: Sequence[Shown], variants: bool) -> str:
+    """Encoder, input size, preset and changes to it, and whose they are where there are several."""
+    changes = [changed_settings(result.cell) for result in shown]
+    if variants and changes:
+        shared = [item for item in changes[0].items() if all(item in c.items() for c in changes)]
+        changes = [dict(shared)] * len(shown)
     kinds: dict[str, list[Shown]] = {}
-    for result in shown:
-        kinds.setdefault(_kind(result.cell["settings"]), []).append(result)
+    for result, changed in zip(shown, changes, strict=True):
+        own = ", ".join(f"{key} = {value}" for key, value in changed.items())
+        kind = _kind(result.cell["settings"]) + (f" with {own}" if own else "")
+        kinds.setdefault(kind, []).append(result)
     if len(kinds) == 1:
         return next(iter(kinds))
     return "; ".join(f"{_named(own)}: {kind}" for kind, own in kinds.items())

@@ -21,6 +21,8 @@ from recap.metrics.bootstrap import Comparison, paired_bootstrap
 from recap.metrics.curve import DoubleArray
 from recap.types import BoolArray
 
+COMPARISON = "comparison"
+"""The name of what is no study, but columns of a grid."""
 METRICS = ("image_auroc", "pixel_auroc", "pixel_f1_max")
 
 Labelled = tuple[str, dict[str, Any]]
@@ -66,13 +68,13 @@ def summarise_grid(out: Path, name: str, methods: Sequence[str], reference: str)
         if label not in known:
             raise InputError(f"{out}: has no '{label}'. It has: {', '.join(known) or 'nothing'}.")
     chosen = [(label, result) for label, result in found if label in (*methods, reference)]
-    return _rows("comparison", reference, chosen)
+    return _rows(COMPARISON, reference, chosen)
 
 
 def _rows(name: str, reference: str, results: Sequence[Labelled]) -> list[dict[str, Any]]:
     rows = []
     for (dataset, shots), variants in _by_place(results).items():
-        notes = _notes(dataset, variants)
+        notes = _notes(dataset, variants, of_study=name != COMPARISON)
         for metric in METRICS:
             for label, numbers in _numbers(variants, reference, metric):
                 value = value_of(name, label)
@@ -82,7 +84,7 @@ def _rows(name: str, reference: str, results: Sequence[Labelled]) -> list[dict[s
     return rows
 
 
-def _notes(dataset: str, variants: Mapping[str, Runs]) -> list[list[str]]:
+def _notes(dataset: str, variants: Mapping[str, Runs], of_study: bool) -> list[list[str]]:
     """What the numbers are of, each with its key."""
     shown = [
         Shown(
@@ -96,7 +98,7 @@ def _notes(dataset: str, variants: Mapping[str, Runs]) -> list[list[str]]:
         for label, runs in variants.items()
         for seed, run in runs.items()
     ]
-    return [list(note) for note in own_notes(shown)]
+    return [list(note) for note in own_notes(shown, variants=of_study)]
 
 
 def _by_place(results: Sequence[Labelled]) -> dict[tuple[str, int], dict[str, dict[int, Any]]]:

@@ -125,7 +125,8 @@ class CellSource:
 
     def run_notes(self) -> tuple[Note, ...]:
         """What our numbers are of, as footnotes of the whole table."""
-        return run_notes(self._shown(), beside_published=bool(self.published))
+        variants = self.table in ("components", "conditioning", "backbones")
+        return run_notes(self._shown(), bool(self.published), variants)
 
     def own_notes(self) -> tuple[Note, ...]:
         """The same, and what must be said of the data, where nothing published is shown."""

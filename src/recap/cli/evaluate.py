@@ -87,6 +87,11 @@ def _warnings(result: dict[str, Any]) -> Iterator[str]:
     unmatched = (result["excluded"] or {}).get("unmatched")
     if unmatched:
         yield unmatched_exclusions(result["excluded"]["list"], unmatched, result["domain"])
+    if result["domain_is_a_source"]:
+        yield (
+            f"this detector was fitted on images of a data set named {result['domain']}: here it "
+            "is not zero-shot."
+        )
     shared = result["support_images_in_test"]
     if shared:
         yield f"test images that this detector was fitted on, byte for byte: {shared}."

@@ -113,7 +113,7 @@ def fit_command(
             )
             detector = _zero_shot(sources, target, settings, where)
         else:
-            samples = _samples(normal, abnormal, masks, dataset, shots, support, draw)
+            samples = _samples(method, normal, abnormal, masks, dataset, shots, support, draw)
             if keep_thumbnails:
                 pictures = _thumbnails(samples, settings)
             detector = _few_shot(method, samples, settings, where)
@@ -121,6 +121,7 @@ def fit_command(
 
 
 def _samples(
+    method: str,
     normal: Path | None,
     abnormal: Path | None,
     masks: Path | None,
@@ -130,6 +131,7 @@ def _samples(
     draw: int | None,
 ) -> "list[Sample]":
     from recap.data import draw_support, folder_samples, read_domain, read_support
+    from recap.peers.methods import uses_abnormal
 
     if normal is None and dataset is None:
         raise RecapError(
@@ -149,7 +151,8 @@ def _samples(
         _refuse_beside("--support", {"--draw": draw})
         chosen = read_support(domain, support)
     else:
-        chosen = draw_support(domain, shots or 0, draw or 0)
+        normal_only = not uses_abnormal(method)
+        chosen = draw_support(domain, shots or 0, draw or 0, normal_only=normal_only)
     return [*chosen.normal, *chosen.abnormal]
 
 

@@ -19,6 +19,7 @@ from recap.words import counted
 
 _LINE = re.compile(r"([na])-0:(.*)")
 _LETTERS = dict(zip("na", CLASSES, strict=True))
+NEEDS_NONE = "Methods of normal images alone, such as normal_only, need none."
 
 Names = dict[str, list[str]]
 """File names of each class, in the order of the list."""
@@ -60,12 +61,20 @@ def read_support(domain: Domain, file: Path) -> Support:
     return _build({label: [found[0] for found in candidates[label]] for label in CLASSES})
 
 
-def draw_support(domain: Domain, shots: int, draw: int = 0, *, by_patient: bool = False) -> Support:
+def draw_support(
+    domain: Domain,
+    shots: int,
+    draw: int = 0,
+    *,
+    by_patient: bool = False,
+    normal_only: bool = False,
+) -> Support:
     """Draw `shots` images of each class; smaller draws are the start of larger ones.
 
     The order is that of the SHA-256 of "<draw>:<file name>", so it depends on no random
     generator, seed or file system. With `by_patient` no patient gives a class a second image
-    before every patient of the class has given one.
+    before every patient of the class has given one. With `normal_only`, for methods that look at
+    nothing else, the pool need not have abnormal images.
     """
     if shots < 1:
         raise SettingsError(f"shots must be at least 1, not {shots}.")
@@ -73,10 +82,12 @@ def draw_support(domain: Domain, shots: int, draw: int = 0, *, by_patient: bool 
     drawn = {}
     for abnormal, label in enumerate(CLASSES):
         samples = [sample for sample in pool if sample.abnormal == bool(abnormal)]
-        if len(samples) < shots:
+        needed = 0 if normal_only and abnormal and not samples else shots
+        if len(samples) < needed:
+            fewer = "Use fewer shots." if samples or not abnormal else NEEDS_NONE
             raise InputError(
                 f"{domain.root}: the pool has {counted(len(samples), f'{label} image')}, "
-                f"fewer than the {shots} asked for. Use fewer shots."
+                f"fewer than the {shots} asked for. {fewer}"
             )
         samples.sort(key=lambda sample: _rank(draw, sample))
         drawn[label] = (_in_rounds(samples, domain) if by_patient else samples)[:shots]

@@ -40,7 +40,8 @@ def evaluate(
     Maps and masks are compared at 240 × 240, as the benchmark does. `pixel` is None for a domain
     without masks; where some abnormal images have one, the others are left out of it and counted.
     Images that `exclude` lists are left out of everything and counted. `empty_masks` names masks
-    that mark nothing; where all do, `pixel` is None too.
+    that mark nothing; where all do, `pixel` is None too. `domain_is_a_source` says that a zero-shot
+    detector was fitted on this domain, by its name.
     """
     everything = domain.test()
     need_both_classes(everything, domain)
@@ -56,6 +57,7 @@ def evaluate(
         "empty_masks": [str(mask) for mask in measured.empty_masks],
         "excluded": _excluded(exclude, domain, len(everything) - len(samples), len(everything)),
         "support_images_in_test": shared_with_support(detector, samples),
+        "domain_is_a_source": _learned_from(detector, domain),
         "mode": detector.card.mode,
         "fingerprint": detector.card.fingerprint,
     }
@@ -168,6 +170,11 @@ def square_mask(sample: Sample, image: Image, size_px: int) -> BoolArray:
     if mask.shape != image.size_hw:
         raise InputError(f"{sample.mask}: its size differs from that of {sample.path}.")
     return SquareResize(image.size_hw, size_px).apply_mask(mask)
+
+
+def _learned_from(detector: Detector, domain: Domain) -> bool:
+    """Whether a zero-shot detector learned from this domain, so that here it is none."""
+    return any(record.get("domain") == domain.name for record in detector.card.support)
 
 
 def shared_with_support(detector: Detector, samples: Sequence[Sample]) -> int:

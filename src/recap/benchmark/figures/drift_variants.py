@@ -52,7 +52,7 @@ def variant_drift_figures(variants: Mapping[str, Sequence[Run]]) -> list[Figure]
         seeds = seeds_name([run.seed for runs in own.values() for run in runs])
         title = f"{dataset_name(dataset)}, {setting_name(shots)}, {seeds}: drift by conditioning"
         name = f"drift-conditioning-{dataset}-{shots}-shot"
-        notes = figure_notes(_as_variants(own))
+        notes = figure_notes(_as_variants(own), variants=True)
         figures.append(Figure(name, title, CAPTION, partial(_draw, own, title), notes))
     return figures
 

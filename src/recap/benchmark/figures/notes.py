@@ -7,9 +7,9 @@ from recap.benchmark.figures.style import method_name
 from recap.benchmark.run_notes import Shown, own_notes
 
 
-def figure_notes(runs: Iterable[Run]) -> tuple[str, ...]:
-    """The notes of a figure that shows these runs."""
-    return tuple(note.text for note in own_notes(map(shown_run, runs)))
+def figure_notes(runs: Iterable[Run], variants: bool = False) -> tuple[str, ...]:
+    """The notes of a figure that shows these runs, or the variants of a study."""
+    return tuple(note.text for note in own_notes(map(shown_run, runs), variants))
 
 
 def shown_run(run: Run) -> Shown:
