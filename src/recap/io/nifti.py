@@ -49,6 +49,14 @@ def is_nifti(path: str | Path) -> bool:
         return False
 
 
+def nifti_pair(path: Path) -> tuple[Path, Path] | None:
+    """Header and voxels, if a file is one half of a NIfTI pair and the other lies beside it."""
+    header, voxels = _other_half(path, ".img", ".hdr"), _other_half(path, ".hdr", ".img")
+    if header == voxels:
+        return None
+    return (header, voxels) if is_nifti(header) and not is_nifti(voxels) else None
+
+
 def read_nifti(path: str | Path, axis: Axis) -> Volume:
     """Read a volume in the file's own unit, cut along an axis of the body.
 
@@ -132,7 +140,7 @@ def _voxel_file(path: Path) -> Path:
 
 
 def _other_half(path: Path, half: str, other: str) -> Path:
-    """The file that completes a pair, or the same path where there is none beside it."""
+    """For one half of a pair the other half beside it; the path itself for all other files."""
     stem = path.name.removesuffix(".gz")
     if not stem.lower().endswith(half):
         return path
