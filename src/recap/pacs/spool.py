@@ -25,7 +25,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import IO, NamedTuple
 
-from recap.atomic import write_atomic
+from recap.atomic import sync, write_atomic
 from recap.errors import InputError
 
 _KEY_LETTERS = 24
@@ -80,8 +80,7 @@ class Round:
     def keep_results(self, partial: Path) -> None:
         """Take results over once they are complete and on disk."""
         for path in partial.rglob("*.dcm"):
-            with path.open("rb") as file:
-                os.fsync(file.fileno())
+            sync(path)
         partial.rename(self.results)
 
     def unsent(self) -> list[Path]:
@@ -150,7 +149,7 @@ class Spool:
                 os.fsync(file.fileno())
             self._counts[study] = self._counts.get(study, 0) + (not path.exists())
             partial.replace(path)
-            _fsync_folder(folder)
+            sync(folder)
             self._bytes += len(data)
         return study
 
@@ -218,7 +217,7 @@ class Spool:
         kept = self.root / "failed" / f"{study}-{int(sealed, 16) + 1:x}"
         shutil.rmtree(kept, ignore_errors=True)
         made.rename(kept)
-        _fsync_folder(kept.parent)
+        sync(kept.parent)
 
     def _remove(self, done: Round) -> None:
         shutil.rmtree(done.folder)
@@ -271,11 +270,3 @@ def _link(path: Path, new: Path) -> None:
         new.hardlink_to(path)
     except OSError:  # not every file system has links
         shutil.copyfile(path, new)
-
-
-def _fsync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
