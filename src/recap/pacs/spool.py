@@ -91,7 +91,7 @@ class Round:
         return [path for path in files if path.relative_to(self.results).as_posix() not in sent]
 
     def note_sent(self, path: Path) -> None:
-        """Note, to stay so, that a result need not be sent again."""
+        """Note on disk that a result need not be sent again."""
         with (self.folder / "sent.txt").open("a", encoding="utf-8") as ledger:
             ledger.write(f"{path.relative_to(self.results).as_posix()}\n")
             ledger.flush()
@@ -201,7 +201,7 @@ class Spool:
         failed.folder.rename(self.root / "failed" / failed.name)
 
     def set_aside(self, partly: Round, unscored: Sequence[Unscored]) -> None:
-        """Keep images that could not be scored like a failed round, and leave them in theirs.
+        """Copy images that could not be scored into failed/, as a round of their own.
 
         Those of a volume appear together, so that a kill in between cannot make a shorter volume
         of what is left. Done again, it gives the same folder.
