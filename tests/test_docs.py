@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
 COMMANDS = get_command(app)
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.rglob("*.md"))]
-_LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
+_LINK = re.compile(r"""!?\[[^\]]*\]\(([^)\s]+)\)|<img src="([^"]+)\"""")
 _FENCE = re.compile(r"^( *)```(\w*)\n(.*?)^\1```$", re.DOTALL | re.MULTILINE)
 # Where a command line of a page ends: a comment, or another command.
 _END = re.compile(r"\s#\s.*$|[|;>].*$|\s&&?.*$")
@@ -49,7 +49,8 @@ def anchors(page: Path) -> set[str]:
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_every_relative_link_leads_to_a_file_and_a_heading(page: Path) -> None:
     broken = []
-    for link in _LINK.findall(_FENCE.sub("", page.read_text(encoding="utf-8"))):
+    for found in _LINK.findall(_FENCE.sub("", page.read_text(encoding="utf-8"))):
+        link = "".join(found)
         if re.match(r"[a-z]+:", link):
             continue
         path, _, anchor = link.partition("#")

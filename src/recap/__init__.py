@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from recap.io import read_image
     from recap.model.build import build_model
     from recap.runtime.loading import load
+    from recap.scoring.calibrate import calibrate
     from recap.scoring.detector import Detector
     from recap.training.fit import fit
     from recap.types import Image, Prediction
@@ -31,6 +32,7 @@ __all__ = [
     "Settings",
     "__version__",
     "build_model",
+    "calibrate",
     "fit",
     "load",
     "read_image",
@@ -44,6 +46,7 @@ _LAZY = {
     "Prediction": "recap.types",
     "Settings": "recap.config",
     "build_model": "recap.model.build",
+    "calibrate": "recap.scoring.calibrate",
     "fit": "recap.training.fit",
     "load": "recap.runtime.loading",
     "read_image": "recap.io",

@@ -28,7 +28,7 @@ from recap.report import (
 from recap.scoring.detector import Detector
 from recap.training.fewshot import fit_few_shot
 from recap.training.support import load_support
-from recap.types import BoolArray, Image, Prediction, Sample
+from recap.types import CLASSES, BoolArray, Image, Prediction, Sample
 
 # Patient 2 has the fewer lesions and the more normal levels, so it is the one to learn from: the
 # memory then knows the anatomy at the levels where patient 1 has the tumour.
@@ -55,6 +55,15 @@ class DemoResult:
 
 
 @dataclass(frozen=True)
+class _Material:
+    support: list[Sample]
+    test: list[Sample]
+    whose: tuple[str, str]
+    """Of whom the images are: those fitted on, and those scored."""
+    notes: list[str]
+
+
+@dataclass(frozen=True)
 class _Scored:
     sample: Sample
     image: Image
@@ -68,8 +77,9 @@ def run_demo(
     """Fetch encoder and images, fit on eight, score the rest, write the page."""
     settings = resolve_settings()
     pull(settings.encoder.name, say)
-    support, test, notes = _images(out, say, phantoms)
-    say(f"Fitting on {len(support)} images, then scoring {len(test)} of another patient.")
+    material = _images(out, say, phantoms)
+    support, test, (fitted_on, scored_on) = material.support, material.test, material.whose
+    say(f"Fitting on {len(support)} {fitted_on}, then scoring {len(test)} {scored_on}.")
     detector = fit_few_shot(load_support(support), settings, progress=progress)
     detector.save(out / "demo.recap")
     scored = []
@@ -77,19 +87,19 @@ def run_demo(
         progress("score", index, len(test), sample.path.name)
         scored.append(_score(detector, sample))
     progress("score", len(test), len(test), "")
+    scored.sort(key=lambda s: s.prediction.score, reverse=True)  # as somebody would look at them
     page = out / "report.html"
-    write_report(_report(detector, scored, support, notes), page)
+    write_report(_report(detector, scored, material), page)
     return DemoResult(page, _terminal_table(scored))
 
 
-def _images(
-    out: Path, say: Callable[[str], None], phantoms: bool
-) -> tuple[list[Sample], list[Sample], list[str]]:
+def _images(out: Path, say: Callable[[str], None], phantoms: bool) -> _Material:
     if not phantoms:
         try:
             cases = write_tumour_slices(pull_tumours(cache_dir(), say), out / "slices")
             support = _chosen(cases[FITTED_ON])
-            return support, _folder(cases[SCORED]), NOTES_REAL
+            whose = "slices of one patient", "slices of another"
+            return _Material(support, _folder(cases[SCORED]), whose, NOTES_REAL)
         except RecapError as error:
             say(f"The real images cannot be had here ({error})\nFalling back to phantoms.")
     root = out / "phantoms"
@@ -97,7 +107,7 @@ def _images(
     pool = domain.pool()
     normal = [sample for sample in pool if not sample.abnormal][:NORMAL_IMAGES]
     abnormal = [sample for sample in pool if sample.abnormal][:ABNORMAL_IMAGES]
-    return normal + abnormal, domain.test(), NOTES_PHANTOM
+    return _Material(normal + abnormal, domain.test(), ("phantoms", "others"), NOTES_PHANTOM)
 
 
 def _fresh(root: Path) -> Path:
@@ -134,23 +144,21 @@ def _terminal_table(scored: list[_Scored]) -> list[str]:
     image, pixel = _measures(scored)
     lines = ["slice            reference  score"]
     for s in scored:
-        label = "abnormal" if s.sample.abnormal else "normal"
+        label = CLASSES[s.sample.abnormal]
         lines.append(f"{s.sample.path.name:<16} {label:<10} {s.prediction.score:.3f}")
     return [*lines, f"pixel AUROC {pixel:.3f}, image AUROC {image:.3f} ({len(scored)} images)"]
 
 
-def _report(
-    detector: Detector, scored: list[_Scored], support: list[Sample], notes: list[str]
-) -> Report:
-    card = detector.card
+def _report(detector: Detector, scored: list[_Scored], material: _Material) -> Report:
+    card, (fitted_on, scored_on) = detector.card, material.whose
     image, pixel = _measures(scored)
     counts = [sum(s.sample.abnormal == abnormal for s in scored) for abnormal in (False, True)]
     return Report(
-        title="recap demo: fitted on eight images of one patient, scored on another",
+        title=f"recap demo: fitted on {len(material.support)} {fitted_on}, scored on {scored_on}",
         summary=[
             ("Detector", f"{card.mode}, preset {card.settings.preset}"),
             ("Encoder", f"{card.encoder.name} (sha256 {card.encoder.sha256[:12]}…)"),
-            ("Fitted on", ", ".join(f"{s.domain} {s.path.name}" for s in support)),
+            ("Fitted on", _names(material.support)),
             ("Consists of", card.statement),
         ],
         table=[
@@ -158,10 +166,18 @@ def _report(
             ["pixels (where)", f"{pixel:.3f}", str(counts[0]), str(counts[1])],
             ["images (whether)", f"{image:.3f}", str(counts[0]), str(counts[1])],
         ],
-        notes=notes,
+        notes=material.notes,
         rows=[_row(s, detector) for s in scored],
         legend_png=encode_png(legend(detector.map_scale)),
     )
+
+
+def _names(samples: list[Sample]) -> str:
+    parts = []
+    for abnormal in (False, True):
+        files = [sample.path.stem for sample in samples if sample.abnormal == abnormal]
+        parts.append(f"{len(files)} {CLASSES[abnormal]} ({', '.join(files)})")
+    return f"{samples[0].domain}: {' and '.join(parts)}"
 
 
 def _row(scored: _Scored, detector: Detector) -> ReportRow:
@@ -173,7 +189,7 @@ def _row(scored: _Scored, detector: Detector) -> ReportRow:
         details["memory"] = f"{prediction.score_memory:.3f}"
     return ReportRow(
         name=scored.sample.path.name,
-        label="abnormal" if scored.sample.abnormal else "normal",
+        label=CLASSES[scored.sample.abnormal],
         score=prediction.score,
         input_png=encode_png(picture),
         map_png=encode_png(overlay(scored.image, prediction.map, detector.map_scale)),

@@ -54,7 +54,7 @@ class Geometry:
         )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Image:
     """One image as read from its source: grey (H, W) or RGB (H, W, 3), float32 in 0..1."""
 
@@ -67,6 +67,9 @@ class Image:
     def size_hw(self) -> tuple[int, int]:
         """Height and width in pixels."""
         return self.pixels.shape[0], self.pixels.shape[1]
+
+    def __repr__(self) -> str:
+        return f"Image({self.source!r}, shape={self.pixels.shape})"
 
 
 @dataclass(frozen=True)
@@ -113,7 +116,7 @@ class Region:
     mean: float
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Prediction:
     """What a detector says about one image.
 
@@ -129,7 +132,19 @@ class Prediction:
     drift: FloatArray | None
     source: str
     decision: Decision | None = None
-    """None before `recap calibrate`, but for few-shot detectors, which estimate it by leaving
-    support images out."""
+    """None without a threshold. Detectors that were fitted on two or more normal images have one,
+    estimated by leaving each of them out in turn; `recap calibrate` sets a better one."""
     descriptor: FloatArray | None = None
     """The image as a whole, as the encoder sees it: a unit vector. None from other methods."""
+
+    def __repr__(self) -> str:
+        return f"Prediction({in_short(self.score, self.decision, self.map)}, {self.source!r})"
+
+
+def in_short(score: float, decision: Decision | None, values: FloatArray) -> str:
+    """What a prediction is in one line of a notebook; maps are named by their shape."""
+    parts = [f"score={score:.4f}"]
+    if decision is not None:
+        verdict = "abnormal" if decision.abnormal else "normal"
+        parts += [f"{verdict if decision.in_domain else 'out of domain'}, p={decision.p_value:.3g}"]
+    return ", ".join([*parts, f"map={values.shape}"])

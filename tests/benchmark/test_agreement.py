@@ -1,5 +1,7 @@
 """Means over seeds hold one setting, and tables say which one it is."""
 
+from dataclasses import replace
+
 import pytest
 
 from recap.benchmark.cells import Cell, write_result
@@ -57,6 +59,16 @@ def test_seeds_that_differ_in_more_are_refused_by_name(other, found):
     assert "cells/recap/Brain/4-shot" in str(refused.value)
     with pytest.raises(InputError, match=found):
         own_table(mixed)
+
+
+def test_seeds_on_other_test_images_are_refused():
+    fewer = result(1)
+    fewer[1]["counts"] = {"normal": 1, "abnormal": 2}
+    found = r"differ in test images: 2 abnormal \+ 2 normal and 2 abnormal \+ 1 normal"
+    with pytest.raises(InputError, match=found):
+        own_table(rows(result(0), fewer))
+    pools = [(replace(cell, on="pool"), content) for cell, content in (result(0), fewer)]
+    assert own_table(rows(*pools)).rows
 
 
 def test_two_results_of_one_seed_are_told_apart():
@@ -134,3 +146,30 @@ def test_comparisons_refuse_what_tables_refuse_and_say_what_tables_say(tmp_path)
             show()
         refused.append(str(error.value).lower().replace("brainmri", "brain"))
     assert refused[0] == refused[1]
+
+
+def test_what_must_be_said_of_the_data_stands_below_our_results_too():
+    shared = "BrainMRI: The benchmark's supports and test images share patients"
+    assert shared in notes(own_table(rows(result())))
+    assert shared not in notes(own_table(rows(result(shots=0))))
+    assert "PRO is the form" not in notes(own_table(rows(result())))
+
+
+def test_results_without_excluded_images_say_so():
+    told = notes(own_table(rows(result(exclude="ab"))))
+    assert "ReCAP: measured without the test images that a list names (--exclude)" in told
+    assert "ReCAP: measured without" in notes(few_shot_table(rows(result(exclude="ab")), 4))
+    assert "--exclude" not in notes(own_table(rows(result())))
+
+
+@pytest.mark.parametrize(
+    ("key", "said"),
+    [
+        ("without_mask", "BrainMRI (3): pixel metrics leave out abnormal test images without a"),
+        ("support_images_in_test", "BrainMRI (3): test images that our detectors were fitted on"),
+    ],
+)
+def test_images_that_something_must_be_said_of_are_counted(key, said):
+    cell, content = result()
+    assert said in notes(own_table(rows((cell, {**content, key: 3}))))
+    assert "(3)" not in notes(own_table(rows((cell, content))))

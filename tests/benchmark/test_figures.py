@@ -2,6 +2,7 @@ import io
 import json
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -80,6 +81,30 @@ def test_pictures_are_whole_and_of_print_width(drawn):
         assert 3.5 * 40 <= width <= 7.3 * 40, name
         assert height > 40
         assert svg.startswith(b"<?xml")
+
+
+def test_what_must_be_known_is_in_the_picture_below_the_legend(out, drawn):
+    made = named(make_figures(out).all)
+    for name, figure in made.items():
+        if name != "components-4-shot":  # its summary is from before there were notes
+            assert "encoder dinov2-small at 240 px" in figure.notes[0], name
+            assert "BrainMRI: The benchmark's supports and test images share" in figure.notes[1]
+    bare = render(replace(made["scores-nearest"], notes=()), "png", dpi=40)
+    files = (drawn["scores-nearest"][0], *bare)
+    pictures = [np.asarray(Image.open(io.BytesIO(file)), int) for file in files]
+    height = len(pictures[1])
+    assert len(pictures[0]) > height + 10
+    legend = slice(height - 10, height - 2)
+    assert (pictures[1][legend] < 128).any()
+    assert (pictures[0][legend] < 128).any()
+    assert (pictures[0][height:] < 128).any()
+
+
+def test_the_notes_of_a_summary_are_in_its_figure(tmp_path):
+    rows = [summary_row("recap", "image_auroc", notes=[["own-settings", "Ours: tiny."]])]
+    write_summary_rows(tmp_path, "components", rows)
+    (figure,) = study_figures(tmp_path)
+    assert figure.notes == ("Ours: tiny.",)
 
 
 def test_the_same_results_give_the_same_bytes(out, drawn):

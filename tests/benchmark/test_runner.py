@@ -1,5 +1,6 @@
 import json
 import shutil
+from dataclasses import replace
 
 import pytest
 
@@ -126,6 +127,8 @@ def test_a_cell_is_what_the_commands_give(cells, domains, tmp_path):
         expected["image"]["auroc"]
     )
     assert result["counts"] == {"abnormal": 3, "normal": 3}
+    assert (result["without_mask"], result["empty_masks"]) == (0, [])
+    assert result["support_images_in_test"] == 0
     assert len(result["drift"]["normal"]) == 2  # branches
 
 
@@ -134,6 +137,26 @@ def test_a_pool_that_the_support_uses_up_is_said_before_fitting(domains, setting
     with pytest.raises(InputError, match=r"Brain_AD: 3 shots leave 0 images .* fewer --shots"):
         run_cell(cell, domains, tmp_path)
     assert not (tmp_path / "work").exists()
+
+
+def test_a_test_split_of_one_class_is_said_before_fitting(settings, tmp_path, monkeypatch):
+    (domain,) = write_phantoms(tmp_path, pool=2, test=1, size_px=70, domains=["Brain"])
+    shutil.rmtree(domain.root / "test" / "good")
+    monkeypatch.setattr(module, "_fit", lambda *given: pytest.fail("was fitted"))
+    with pytest.raises(InputError, match=r"Brain_AD/test/good: no normal test images"):
+        run_cell(Cell("recap", "Brain", 2, settings), [domain], tmp_path)
+
+
+def test_results_on_other_test_images_are_not_taken_for_done(cells, domains, finished, tmp_path):
+    others = []
+    for domain in domains:
+        root = tmp_path / domain.root.name
+        shutil.copytree(domain.root, root)
+        others.append(replace(domain, root=root))
+    assert run_cells(cells, others, finished) == {}
+    (others[1].root / "test/good/img/test_002.png").unlink()
+    with pytest.raises(InputError, match="was measured on 6 test images, which are not the 5 of"):
+        run_cells(cells, others, finished)
 
 
 def test_cells_on_pools_never_read_the_test_split(settings, tmp_path):

@@ -122,3 +122,35 @@ def test_support_lists_are_used_and_missing_ones_told(run_bench, domains, tmp_pa
     (file,) = (tmp_path / "runs" / "cells").rglob("*.json")
     listed = json.loads(file.read_text())["cell"]["supports"]["normal"]
     assert [name.split("/")[-1] for name in listed] == [s.path.name for s in support.normal]
+
+
+def test_entries_of_an_exclusion_list_that_leave_nothing_out_are_told(run_bench, command, tmp_path):
+    listed = tmp_path / "exclude.txt"
+    listed.write_text("Knee_AD/test/good/img/a.png\nChest_AD/test/good/img/test_000.png\n")
+    # More shots than the pool has: nothing is fitted, and the list is looked at all the same.
+    result = run_bench("--datasets", "Brain", "--shots", "9", "--seeds", "0", "--exclude", listed)
+    assert "exclude.txt: entries that match no image here: Knee/test/good/img/a.png" in result.err
+    assert "test_000" not in result.err
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (
+            ("--methods", "patchcore", "--set", "trainig.epochs=3"),
+            "trainig.epochs=3 is for our own",
+        ),
+        (("--methods", "patchcore", "--preset", "fast"), "--preset is for our own methods"),
+        (("--set", "options.neighbours=3"), "options.neighbours=3 is for the other methods"),
+        (("--peer-preset", "official"), "--peer-preset official is for the other methods"),
+        (("--seeds", "4-0"), "4-0 has nothing in it"),
+        (("--shots", "0"), "leave nothing to run"),
+        (("--methods", "recap,nearst"), "No method is called 'nearst'"),
+    ],
+)
+def test_what_would_do_nothing_is_refused(command, domains, tmp_path, options, said):
+    where = ("--data", domains[0].root.parent, "--out", tmp_path / "runs")
+    result = command("bench", "run", *where, "--methods", "nearest", *options)
+    assert result.code == 2
+    assert said in result.err
+    assert not (tmp_path / "runs").exists()

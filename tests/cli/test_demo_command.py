@@ -33,6 +33,10 @@ def test_demo_on_phantoms(command, tmp_path):
     assert not re.findall(r"https?://", page)
     assert demo.NOTES_PHANTOM[0][:40] in page
     assert demo.NOTES_REAL[0][:40] not in page
+    assert "fitted on 8 phantoms, scored on others" in page
+    assert "patient" not in result.err
+    scores = [line.split()[-1] for line in result.out.splitlines() if line.startswith("test_")]
+    assert scores == sorted(scores, reverse=True)
     card = read_card(tmp_path / "demo.recap")
     assert [r["label"] for r in card.support] == ["normal"] * 5 + ["abnormal"] * 3
 

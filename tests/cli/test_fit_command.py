@@ -19,6 +19,7 @@ def test_fit_on_folders(command, tiny, brain_folders, tmp_path):
     assert result.code == 0
     assert "few-shot" in result.out
     assert "Fitted on 3 normal and 3 abnormal images." in result.out
+    assert f"recap score {out} NEW_IMAGES --out results" in result.out
     assert "Training: 1/1 loss" in result.err
     card = read_card(out)
     assert card.losses["segmentation"] > 0

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+import recap
+
 COMMANDS = [
     [],
     ["fit"],
@@ -33,6 +35,19 @@ def test_help_names_every_command(command):
     for name in ("fit", "score", "evaluate", "info", "demo", "data", "weights"):
         assert f"  {name} " in text
     assert "Research use only" in " ".join(text.split())
+
+
+@pytest.mark.parametrize("name", [[], ["data"], ["weights"], ["bench"]], ids=" ".join)
+def test_what_a_command_does_is_said_whole_in_80_columns(name, command, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("TERMINAL_WIDTH", "80")
+    listed = command(*name, "--help").out.partition("Commands:")[2]
+    assert listed.strip()
+    assert "..." not in listed
+
+
+def test_the_version(command):
+    assert command("--version").out == f"recap {recap.__version__}\n"
 
 
 def test_help_is_instant():

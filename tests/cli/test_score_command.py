@@ -22,7 +22,10 @@ def test_score_a_folder(command, bundle, domains, tmp_path):
     out = tmp_path / "out"
     images = domains[0].root / "test" / "Ungood" / "img"
     result = command("score", bundle, images, "--out", out)
-    assert (result.code, result.out) == (0, f"Scored 2 of 2 cases (2 images): {out}/scores.csv\n")
+    assert result.code == 0
+    scored, decided = result.out.splitlines()
+    assert scored == f"Scored 2 of 2 cases (2 images): {out}/scores.csv"
+    assert decided.startswith("Decided: ")
     detector = recap.load(bundle)
     for row in rows(out):
         prediction = detector.score(images / row["case"])
@@ -163,3 +166,14 @@ def test_what_is_said_of_dicom_results(lacks, said, tmp_path):
     both = [Row("a", "a", "", "ok", **lacks), Row("b", "b", "", "error", error="not an image")]
     outcome = Outcome(both, tmp_path, tmp_path / "scores.csv")
     assert said in _dicom_results(sum(bool(row.dicom) for row in both), outcome)
+
+
+def test_decisions_are_counted():
+    from recap.cli.score import _decisions
+    from recap.scoring.rows import Row
+
+    told = [("abnormal", "from 0.5"), ("normal", "from 0.5"), ("abnormal", "from 0.5"), ("", "no")]
+    given = [Row("a", "a", "", "ok", decision=d, rule=r) for d, r in told]
+    assert _decisions(given) == ["Decided: 2 abnormal, 1 normal", "1 without a decision: no"]
+    assert _decisions(given[:3]) == ["Decided: 2 abnormal, 1 normal"]
+    assert _decisions([]) == []

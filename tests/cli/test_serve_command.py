@@ -1,5 +1,6 @@
 """`recap serve` refuses what it cannot or should not serve."""
 
+import asyncio
 import socket
 
 import pytest
@@ -35,3 +36,19 @@ def test_a_port_that_is_taken_is_told(command, bundle, tmp_path):
         result = command("serve", bundle, "--data", tmp_path / "data", "--port", port)
     assert result.code == 2
     assert "Choose another" in result.err
+
+
+@pytest.mark.parametrize("started", [True, False])
+def test_the_address_is_named_again_once_it_answers(started, monkeypatch, caplog):
+    import uvicorn
+
+    from recap.server.run import _Server
+
+    async def start(self, sockets=None):
+        self.started = started
+
+    monkeypatch.setattr(uvicorn.Server, "startup", start)
+    server = _Server(uvicorn.Config(lambda: None), None, "http://127.0.0.1:8000")
+    with caplog.at_level("INFO"):
+        asyncio.run(server.startup())
+    assert ("Ready: open http://127.0.0.1:8000 in a browser" in caplog.text) == started

@@ -106,12 +106,26 @@ def write_dicom(path: Path) -> Path:
 
 
 def test_dicom_files_are_listed_by_suffix_or_content(tmp_path: Path) -> None:
-    for name in ("IM0002", "IM0010", "1.2.840.113619.5", "DICOMDIR", "notes.txt"):
+    for name in ("IM0002", "IM0010", "1.2.840.113619.5", "DICOMDIR", "s.IMA"):
         write_dicom(tmp_path / name)
     touch(tmp_path, "a.dcm", "b.DICOM", "README", "Makefile.2", "volume.nii.gz", "scan.svs")
     (tmp_path / "README").write_bytes(b"DICM but too early")
     names = [path.name for path in list_images(tmp_path)]
-    assert names == ["1.2.840.113619.5", "a.dcm", "b.DICOM", "IM0002", "IM0010"]
+    assert names == ["1.2.840.113619.5", "a.dcm", "b.DICOM", "IM0002", "IM0010", "s.IMA"]
+
+
+def test_pictures_are_listed_by_content_and_unread_ones_are_not_passed_over(tmp_path: Path) -> None:
+    """As scoring finds them: else a fit would lose images that a score of the folder shows."""
+    touch(tmp_path, "a.png", "notes.txt", "table.csv", "empty")
+    (tmp_path / "IM1").write_bytes(b"\x89PNG\r\n\x1a\n" + bytes(99))
+    (tmp_path / "photo.img").write_bytes(b"\xff\xd8\xff" + bytes(99))
+    (tmp_path / "old.gif").write_bytes(b"GIF89a" + bytes(99))
+    (tmp_path / "folder.gif").mkdir()
+    names = [path.name for path in list_images(tmp_path)]
+    assert names == ["a.png", "IM1", "old.gif", "photo.img"]
+    (tmp_path / "notes.txt").rename(tmp_path / "folder.gif" / "notes.txt")
+    with pytest.raises(InputError, match=r"Looked for pictures \(\.png .*\) and DICOM"):
+        list_images(tmp_path / "folder.gif")
 
 
 def test_masks_are_pictures_only(tmp_path: Path) -> None:
@@ -141,3 +155,27 @@ def test_a_copy_under_another_name_is_refused(copy: str, tmp_path: Path) -> None
         touch(tmp_path, name)[0].write_bytes(content)
     with pytest.raises(InputError, match=rf"{copy} and .*normal/a\.png are the same image"):
         folder_samples(tmp_path / "normal", tmp_path / "abnormal")
+
+
+@pytest.mark.parametrize("inside", ["abnormal", "Ungood/img", "masks", "Ungood/anomaly_mask"])
+def test_a_folder_of_everything_is_not_a_folder_of_normal_images(
+    tmp_path: Path, inside: str
+) -> None:
+    touch(tmp_path, "normal/a.png", f"{inside}/b.png")
+    wrong = inside.partition("/")[0]
+    with pytest.raises(InputError, match=rf"{wrong}/ would count as normal.*such as .*normal"):
+        folder_samples(tmp_path)
+    assert len(folder_samples(tmp_path / "normal")) == 1
+
+
+def test_masks_among_the_abnormal_images_are_masks_or_refused(tmp_path: Path) -> None:
+    touch(tmp_path, "ok/n.png", "bad/a.png", "bad/masks/a.png")
+    with pytest.raises(InputError, match="masks/ would count as abnormal"):
+        folder_samples(tmp_path / "ok", tmp_path / "bad")
+    samples = folder_samples(tmp_path / "ok", tmp_path / "bad", tmp_path / "bad" / "masks")
+    assert [sample.mask is not None for sample in samples] == [False, True]
+
+
+def test_folders_above_the_one_that_is_named_may_be_called_anything(tmp_path: Path) -> None:
+    touch(tmp_path, "masks/label/normal/patient-1/a.png")
+    assert len(folder_samples(tmp_path / "masks/label/normal")) == 1

@@ -321,3 +321,29 @@ def test_threads_decode_side_by_side_and_stay_quiet(
         assert warnings.filters == before
     assert heard == []
     assert all(np.array_equal(image.pixels, GREY / np.float32(255)) for image in images)
+
+
+@pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGB", "RGBA", "I;16"])
+def test_a_pillow_image_is_read_as_its_file(tmp_path: Path, mode: str) -> None:
+    source = PillowImage.fromarray(DEEP if mode == "I;16" else RGB)
+    picture = source if mode == "I;16" else source.convert(mode)
+    picture.save(tmp_path / "a.png")
+    expected = read_image(tmp_path / "a.png").pixels
+    assert np.array_equal(image_from_array(picture).pixels, expected)
+    with PillowImage.open(tmp_path / "a.png") as opened:
+        assert np.array_equal(image_from_array(opened).pixels, expected)
+
+
+def test_a_pillow_image_of_a_damaged_file_is_refused(tmp_path: Path) -> None:
+    whole = save(tmp_path / "a.png", RGB.repeat(20, axis=0)).read_bytes()
+    with (
+        PillowImage.open(io.BytesIO(whole[: len(whole) // 2])) as opened,
+        pytest.raises(InputError, match=r"array: .*damaged or incomplete"),
+    ):
+        image_from_array(opened)
+
+
+@pytest.mark.parametrize("wrong", [None, 3, b"png", [[0.5]]])
+def test_what_is_no_image_is_named_by_its_type(wrong: object) -> None:
+    with pytest.raises(InputError, match=f"not a value of type {type(wrong).__name__}"):
+        image_from_array(wrong)

@@ -55,6 +55,14 @@ def test_mask_follows_the_image(size_hw: tuple[int, int]) -> None:
         assert there[row, column] == mask[y, x]
 
 
+@pytest.mark.parametrize("place", [(1, 1), (0, 0), (998, 1496), (501, 502)])
+def test_a_small_lesion_does_not_vanish(place: tuple[int, int]) -> None:
+    mask = np.zeros((999, 1497), bool)
+    mask[place] = True
+    there = SquareResize((999, 1497), 120).apply_mask(mask)
+    assert np.argwhere(there).tolist() == [[place[0] * 120 // 999, place[1] * 120 // 1497]]
+
+
 @pytest.mark.parametrize("size_hw", [(20, 33), (17, 17), (5, 40), (64, 9)])
 def test_agrees_with_torch(size_hw: tuple[int, int]) -> None:
     rng = np.random.default_rng(1)

@@ -120,7 +120,7 @@ def test_a_bad_source_is_an_input_error(few_shot, tmp_path):
         few_shot.score(tmp_path / "nothing.png")
     with pytest.raises(recap.RecapError, match="shape"):
         few_shot.score(np.zeros((2, 3, 4, 5)))
-    with pytest.raises(recap.RecapError, match=r"\(H, W\)"):
+    with pytest.raises(recap.RecapError, match="value of type float"):
         as_image(3.0, ReadingSettings())
 
 
@@ -147,3 +147,27 @@ def test_the_map_peaks_where_a_dot_is(size_hw, flat_detector):
             peak_y, peak_x = np.argwhere(peak == peak.max()).mean(axis=0) + 0.5
             assert abs(peak_y - y) <= patch_y
             assert abs(peak_x - x) <= patch_x
+
+
+def test_what_a_notebook_shows_fits_on_a_line(few_shot, pictures):
+    shown = repr(few_shot)
+    assert shown.startswith("Detector(few-shot, encoder=")
+    assert "3 normal, 3 abnormal, abnormal from 0." in shown
+    prediction = few_shot.score(pictures[0])
+    assert repr(prediction).startswith(f"Prediction(score={prediction.score:.4f}, ")
+    assert f"p={prediction.decision.p_value:.3g}, map={pictures[0].shape[:2]}" in repr(prediction)
+    image = as_image(pictures[0], ReadingSettings())
+    assert repr(image) == f"Image('array', shape={pictures[0].shape})"
+
+
+def test_images_and_predictions_can_be_compared_and_kept_in_sets(few_shot, pictures):
+    one, two = few_shot.score(pictures[0]), few_shot.score(pictures[0])
+    assert one != two
+    assert len({one, two, as_image(pictures[0], ReadingSettings())}) == 3
+
+
+def test_several_images_go_to_score_batch(few_shot, pictures):
+    with pytest.raises(recap.RecapError, match="Score several with score_batch"):
+        few_shot.score(["a.png", "b.png"])
+    with pytest.raises(recap.RecapError, match="healthy: score_batch takes a list"):
+        next(few_shot.score_batch("healthy"))

@@ -163,3 +163,34 @@ def test_images_that_are_chosen_are_spread_over_all():
     assert spread_over(16, 4) == [0, 4, 8, 12]
     assert spread_over(203, 4) == [0, 50, 101, 152]
     assert [len(spread_over(count, 20)) for count in (19, 20, 21, 30, 41)] == [19] + [20] * 4
+
+
+def test_files_may_have_a_list_of_masks(folders):
+    one, two = folders["abnormal"]
+    first, second = folders["masks"]
+    support = gather_support(folders["normal"], [two, str(one)], [second, None])
+    assert [item.record["name"] for item in support] == ["n0.png", "n1.png", "a1.png", "a0.png"]
+    assert [item.mask is not None for item in support] == [False, False, True, False]
+    with pytest.raises(InputError, match="2 abnormal images but 1 masks"):
+        gather_support(folders["normal"], [one, two], [first])
+    with pytest.raises(InputError, match="needs a list of abnormal images"):
+        gather_support(folders["normal"], folders["root"] / "abnormal", [first, second])
+
+
+def test_a_stack_and_an_iterator_are_lists_of_arrays():
+    pictures = [grey(0), grey(1)]
+    for given in (np.stack(pictures), iter(pictures), tuple(pictures)):
+        assert [item.record["name"] for item in gather_support(given)] == ["normal[0]", "normal[1]"]
+    assert len(gather_support(pictures, [], [])) == 2
+    assert gather_support(pictures, [grey(2)], [None])[2].mask is None
+
+
+@pytest.mark.parametrize("given", [None, 3, PillowImage.fromarray(grey(0))])
+def test_what_is_no_list_of_images_is_refused(given):
+    with pytest.raises(InputError, match="normal: give a folder, or a list"):
+        gather_support(given)
+
+
+def test_files_among_arrays_are_refused(folders):
+    with pytest.raises(InputError, match="cannot be mixed"):
+        gather_support([grey(0), folders["normal"][0]])

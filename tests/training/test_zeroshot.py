@@ -229,6 +229,14 @@ def test_a_mask_of_another_size_is_an_error(tmp_path, tiny_settings):
         fit_zero_shot([domain], tiny_settings())
 
 
+def test_a_mask_that_marks_nothing_is_refused_by_name(tmp_path, tiny_settings):
+    domain = write_phantoms(tmp_path, pool=1, test=1, size_px=70, domains=["Brain"])[0]
+    mask = domain.pool()[1].mask
+    PillowImage.new("L", (70, 70)).save(mask)
+    with pytest.raises(InputError, match=rf"{mask.name}: it marks nothing"):
+        fit_zero_shot([domain], tiny_settings())
+
+
 def test_class_tokens_score_and_prototypes_draw(phantoms, tiny_settings, tmp_path):
     fits = [
         fit_zero_shot(

@@ -20,6 +20,8 @@ class Averaged(NamedTuple):
     seed: int
     cell: Mapping[str, Any]
     """As it stands in its file; empty for what is no cell, such as a timing."""
+    counts: tuple[int, int] | None = None
+    """Abnormal and normal images that it was measured on, where known."""
 
 
 def refuse_mixed(results: Iterable[Averaged]) -> None:
@@ -34,7 +36,7 @@ def refuse_mixed(results: Iterable[Averaged]) -> None:
         draws = not draws_by_seed([(result.seed, result.cell) for result in group])
         first, *others = group
         for other in others:
-            if _difference(first.cell, other.cell, draws):
+            if _difference(first, other, draws):
                 seeds = f"seeds {first.seed} and {other.seed}"
                 _refuse(first, other, f"The results for {first.place}, {seeds},", draws)
 
@@ -47,7 +49,7 @@ def draws_by_seed(runs: Sequence[tuple[int, Mapping[str, Any]]]) -> bool:
 
 def _refuse(one: Averaged, other: Averaged, which: str, draws: bool) -> None:
     cell = one.cell
-    found = _difference(cell, other.cell, draws) or "must differ in a setting."
+    found = _difference(one, other, draws) or "must differ in a setting."
     where = "{method}/{dataset}/{shots}-shot".format(**cell) if cell else "METHOD/DATASET/K-shot"
     raise InputError(
         f"{which} {found} A mean holds one setting: run the other into an --out of its own, or "
@@ -55,8 +57,8 @@ def _refuse(one: Averaged, other: Averaged, which: str, draws: bool) -> None:
     )
 
 
-def _difference(one: Mapping[str, Any], other: Mapping[str, Any], draws: bool) -> str:
-    """The first thing in which two cells differ beside the seed."""
+def _difference(one: Averaged, other: Averaged, draws: bool) -> str:
+    """The first thing in which two results differ beside the seed."""
     mine, theirs = _identity(one, draws), _identity(other, draws)
     for key in {**mine, **theirs}:
         a, b = (side.get(key, "not recorded") for side in (mine, theirs))
@@ -65,12 +67,15 @@ def _difference(one: Mapping[str, Any], other: Mapping[str, Any], draws: bool) -
     return ""
 
 
-def _identity(cell: Mapping[str, Any], draws: bool) -> dict[str, Any]:
+def _identity(result: Averaged, draws: bool) -> dict[str, Any]:
+    cell = result.cell
     if not cell:
         return {}
     rest = {key: value for key, value in cell.items() if key not in _NAMED_BY_PLACE}
     if not draws or not cell["shots"]:  # zero-shot draws nothing
         rest.pop("draw", None)
+    if result.counts and rest.get("on", "test") == "test":  # every draw leaves others of a pool
+        rest["test images"] = "{} abnormal + {} normal".format(*result.counts)
     # Settings that a cell was run without are as they always were.
     own = cell["settings"]
     known = PeerSettings(method=own["method"]) if "method" in own else Settings()

@@ -118,6 +118,23 @@ def caveats_for(
     )
 
 
+def caveats_by_dataset(datasets: Collection[str]) -> tuple[Note, ...]:
+    """What must be said of few-shot results on these data sets, which each footnote names."""
+    return tuple(
+        Note(caveat.key, about_datasets(caveat, datasets))
+        for caveat in CAVEATS
+        if caveat.axis == "dataset" and caveat.few_shot_only and caveat.values & set(datasets)
+    )
+
+
+def about_datasets(caveat: Caveat, datasets: Collection[str] | None = None) -> str:
+    """A footnote that stands alone: where it would hang on data sets, with their names."""
+    if caveat.axis != "dataset":
+        return caveat.text
+    names = caveat.values if datasets is None else caveat.values & set(datasets)
+    return f"{', '.join(sorted(names))}: {caveat.text}"
+
+
 def extension_note(method: str, shots: Collection[int]) -> tuple[Note, ...]:
     """A footnote where a method is fitted otherwise than it was published."""
     peer = next((peer for peer in PEERS.values() if method in (peer.name, peer.title)), None)

@@ -192,5 +192,8 @@ def parse_numbers(text: str) -> list[int]:
         first, dash, last = part.strip().partition("-")
         if not first.isdecimal() or (dash and not last.isdecimal()):
             raise InputError(f"'{text}' is not a list of numbers. Write it as 0,4,16 or 0-4.")
-        numbers += range(int(first), int(last if dash else first) + 1)
+        span = range(int(first), int(last if dash else first) + 1)
+        if not span:
+            raise InputError(f"'{text}': {part.strip()} has nothing in it. Write it as 0-4.")
+        numbers += span
     return list(dict.fromkeys(numbers))

@@ -49,4 +49,6 @@ def result_cell(label: str, result: dict[str, Any]) -> ResultCell:
         backbone=cell["settings"]["encoder"]["name"],
         counts=(result["counts"]["abnormal"], result["counts"]["normal"]),
         cell=cell,
+        fitted_on=result.get("support_images_in_test", 0),  # not in older results
+        without_mask=result.get("without_mask", 0),
     )

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import replace
 
-from recap.benchmark.caveats import extension_note
+from recap.benchmark.caveats import caveats_for, extension_note
 from recap.benchmark.table_cells import CellSource, Key, ResultCell, cell_source
 from recap.benchmark.table_model import Column, Label, Row, Table, rank_across
 from recap.benchmark.tables import LEVEL_NAMES, METRIC_NAMES, METRICS
@@ -17,7 +17,7 @@ def own_table(results: Iterable[ResultCell]) -> Table:
         for method in source.methods()
     ]
     rows = [rank_across(row, columns) for row in _rows(source)]
-    title = Label("Ours, in %", source.run_notes())
+    title = Label("Ours, in %", source.own_notes())
     return Table("ours", title, ("K", "Dataset", "Metric"), tuple(columns), tuple(rows))
 
 
@@ -32,5 +32,6 @@ def _rows(source: CellSource) -> Iterable[Row]:
                     ]
                     if any(source.has(key) for key in keys):
                         name = f"{LEVEL_NAMES[level]} {METRIC_NAMES[metric]}"
-                        labels = (Label(str(shots)), Label(dataset), Label(name))
+                        about = caveats_for("few_shot", "metric", metric)
+                        labels = (Label(str(shots)), Label(dataset), Label(name, about))
                         yield Row(labels, tuple(source.cell(key) for key in keys))

@@ -8,7 +8,7 @@ from html import escape
 from pathlib import Path
 
 from recap.atomic import write_atomic
-from recap.benchmark.caveats import CAVEATS, Caveat
+from recap.benchmark.caveats import CAVEATS, about_datasets
 from recap.benchmark.cells import refusing_damage
 from recap.benchmark.collect import collect
 from recap.benchmark.experiments import FOLDER, GRID
@@ -91,17 +91,12 @@ def _tables(key: str, name: str, tables: Sequence[Table], folded: bool = False) 
 
 
 def _caveats() -> Section:
-    items = "".join(f"<li>{escape(_about(caveat) + caveat.text)}</li>" for caveat in CAVEATS)
+    items = "".join(f"<li>{escape(about_datasets(caveat))}</li>" for caveat in CAVEATS)
     html = (
-        "<section id='caveats'><h2>What must be known</h2>\n<p class='reading'>The tables repeat "
-        f"these as footnotes where they apply.</p>\n<ul class='notes'>{items}</ul></section>"
+        "<section id='caveats'><h2>What must be known</h2>\n<p class='reading'>Tables and figures "
+        f"repeat these as footnotes where they apply.</p>\n<ul class='notes'>{items}</ul></section>"
     )
     return Section("caveats", "What must be known", html)
-
-
-def _about(caveat: Caveat) -> str:
-    """Where a footnote would hang on a data set, which one it is."""
-    return f"{', '.join(sorted(caveat.values))}: " if caveat.axis == "dataset" else ""
 
 
 def _figures(out: Path, progress: Progress) -> list[Section]:

@@ -5,9 +5,10 @@ from html import escape
 from statistics import fmean, stdev
 
 from recap.benchmark.experiments import flat_settings
+from recap.benchmark.figures.notes import shown_run
 from recap.benchmark.figures.runs import Run
 from recap.benchmark.figures.style import dataset_name, method_name, setting_name
-from recap.benchmark.run_notes import Shown, run_notes
+from recap.benchmark.run_notes import own_notes
 from recap.benchmark.table_model import Cell, Column, Label, Number, Row, Table, rank_down
 from recap.report.document import definitions
 
@@ -31,8 +32,7 @@ def summary_table(runs: Sequence[Run]) -> Table:
             cells = tuple(Cell(ours=_number(own, *place)) for place in places)
             block.append(Row((Label(setting_name(shots)), Label(method_name(method))), cells))
         rows += rank_down(block, columns)
-    shown = [Shown(method_name(run.method), run.dataset, run.seed, run.cell) for run in runs]
-    title = Label("Summary: AUROC (%)", run_notes(shown))
+    title = Label("Summary: AUROC (%)", own_notes(map(shown_run, runs)))
     return Table("summary", title, ("Setting", "Method"), tuple(columns), tuple(rows))
 
 

@@ -23,7 +23,7 @@ from recap.model.scorer import Output
 from recap.peers.loading import load
 from recap.peers.methods import encoder_for, fit_sources, fit_support, uses_abnormal
 from recap.scoring.detector import Detector
-from recap.scoring.evaluate import Measured, measure
+from recap.scoring.evaluate import Measured, measure, need_both_classes, shared_with_support
 from recap.training.support import load_support
 from recap.training.zeroshot import leave_one_out
 from recap.types import CLASSES, Sample
@@ -102,7 +102,9 @@ def _measured_images(cell: Cell, target: Domain, exclude: Exclusions | None) -> 
                 "the pool, not both normal and abnormal ones to measure on. Take fewer --shots."
             )
         return left
-    return target.test() if exclude is None else exclude.keep(target.test(), target)
+    samples = target.test()
+    need_both_classes(samples, target)
+    return samples if exclude is None else exclude.keep(samples, target)
 
 
 def _with_settings(detector: Detector, settings: AnySettings) -> Detector:
@@ -126,6 +128,9 @@ def result_of(detector: Detector, samples: Sequence[Sample], measured: Measured)
         "metrics": metrics,
         "pixel_error_bound": measured.pixel_error_bound,
         "counts": measured.counts,
+        "without_mask": measured.without_mask,
+        "empty_masks": [mask.name for mask in measured.empty_masks],
+        "support_images_in_test": shared_with_support(detector, samples),
         "images": [_row(sample, output) for sample, output in pairs],
         "drift": drift,
     }

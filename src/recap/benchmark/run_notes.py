@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from recap.benchmark.agreement import draws_by_seed
-from recap.benchmark.caveats import Note
+from recap.benchmark.caveats import Note, caveats_by_dataset
+from recap.data.benchmark import PAPER_NAMES
 
 
 class Shown(NamedTuple):
@@ -15,6 +16,20 @@ class Shown(NamedTuple):
     dataset: str
     seed: int
     cell: Mapping[str, Any]
+    fitted_on: int = 0
+    """Images among those it was measured on that it was fitted on, byte for byte."""
+    without_mask: int = 0
+    """Abnormal images that its pixel metrics leave out: others have a mask, theirs is not known."""
+
+
+def own_notes(results: Iterable[Shown]) -> tuple[Note, ...]:
+    """The footnotes of our results where nothing published stands beside them.
+
+    A list of excluded images may have left out what supports and test share, or something else.
+    """
+    shown = [result for result in results if result.cell]
+    leaky = [r for r in shown if r.cell["shots"] and r.cell.get("on", "test") == "test"]
+    return run_notes(shown) + caveats_by_dataset({_paper_name(r.dataset) for r in leaky})
 
 
 def run_notes(results: Iterable[Shown], beside_published: bool = False) -> tuple[Note, ...]:
@@ -50,8 +65,29 @@ def run_notes(results: Iterable[Shown], beside_published: bool = False) -> tuple
             '(training.source_split = "test"), not on their pools.',
             _named(result for result in shown if _learns_from_test(result.cell)),
         ),
+        _about(
+            "excluded",
+            "{}: measured without the test images that a list names (--exclude).",
+            _named(result for result in shown if result.cell.get("exclude")),
+        ),
+        _about(
+            "without-mask",
+            "{}: pixel metrics leave out abnormal test images without a mask; others have one.",
+            _counted({(r.dataset, r.without_mask): None for r in shown}),
+        ),
+        _about(
+            "fitted-on-test",
+            "{}: test images that our detectors were fitted on, byte for byte. Leave them out with "
+            "--exclude.",
+            _counted({(r.dataset, r.fitted_on): None for r in shown}),
+        ),
     ]
     return tuple(note for note in notes if note)
+
+
+def _paper_name(dataset: str) -> str:
+    name = dataset.removesuffix("_AD")
+    return PAPER_NAMES.get(name, name)
 
 
 def _about(key: str, text: str, what: str) -> Note | None:
@@ -60,6 +96,11 @@ def _about(key: str, text: str, what: str) -> Note | None:
 
 def _named(results: Iterable[Shown]) -> str:
     return ", ".join(dict.fromkeys(result.method for result in results))
+
+
+def _counted(counts: Iterable[tuple[str, int]]) -> str:
+    """Data sets and how many of their images something is said of."""
+    return ", ".join(f"{dataset} ({count})" for dataset, count in counts if count)
 
 
 def _settings(shown: Sequence[Shown]) -> str:

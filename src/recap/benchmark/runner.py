@@ -5,9 +5,11 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from recap.benchmark.cells import Cell, is_done, result_file
 from recap.benchmark.engines import Job, run_here, run_in_processes
+from recap.benchmark.same_images import refuse_other_images
 from recap.benchmark.sources import with_sources
 from recap.benchmark.watch import Outcome, Watcher, silent
 from recap.data import Domain
@@ -35,7 +37,9 @@ def run_cells(
     """
     run = _engine(engine, jobs, ray_address)
     cells = with_sources(cells, domains)
-    present = [_outcome(out, cell) for cell in cells if is_done(out, cell)]
+    done = [cell for cell in cells if is_done(out, cell)]
+    refuse_other_images(((result_file(out, c), _result(out, c)) for c in done), domains, exclude)
+    present = [_outcome(out, cell) for cell in done]
     there = {outcome.cell.name for outcome in present}
     missing = [cell for cell in cells if cell.name not in there]
     todo = _jobs(missing, domains, out, exclude, share_heads, jobs)
@@ -127,5 +131,9 @@ class _Desk:
 
 
 def _outcome(out: Path, cell: Cell) -> Outcome:
-    result = json.loads(result_file(out, cell).read_text(encoding="utf-8"))
-    return Outcome(cell, result["metrics"].get("image_auroc"))
+    return Outcome(cell, _result(out, cell)["metrics"].get("image_auroc"))
+
+
+def _result(out: Path, cell: Cell) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads(result_file(out, cell).read_text(encoding="utf-8"))
+    return content

@@ -13,7 +13,7 @@ from recap.atomic import write_atomic
 from recap.benchmark.agreement import Averaged, refuse_mixed
 from recap.benchmark.collect import named_results
 from recap.benchmark.experiments import FOLDER, definition, experiment_file, read_experiment
-from recap.benchmark.run_notes import Shown, run_notes
+from recap.benchmark.run_notes import Shown, own_notes
 from recap.benchmark.studies import reference_of, value_of
 from recap.config import settings_from_dict
 from recap.errors import InputError
@@ -85,16 +85,23 @@ def _rows(name: str, reference: str, results: Sequence[Labelled]) -> list[dict[s
 def _notes(dataset: str, variants: Mapping[str, Runs]) -> list[list[str]]:
     """What the numbers are of, each with its key."""
     shown = [
-        Shown(label, dataset, seed, run["cell"])
+        Shown(
+            label,
+            dataset,
+            seed,
+            run["cell"],
+            run.get("support_images_in_test", 0),
+            run.get("without_mask", 0),
+        )
         for label, runs in variants.items()
         for seed, run in runs.items()
     ]
-    return [list(note) for note in run_notes(shown)]
+    return [list(note) for note in own_notes(shown)]
 
 
 def _by_place(results: Sequence[Labelled]) -> dict[tuple[str, int], dict[str, dict[int, Any]]]:
     """Results by data set and shots, then by variant, then by seed; settings may not mix."""
-    refuse_mixed(_averaged(label, result["cell"]) for label, result in results)
+    refuse_mixed(_averaged(label, result) for label, result in results)
     places: dict[tuple[str, int], dict[str, dict[int, Any]]] = {}
     for label, result in results:
         cell = result["cell"]
@@ -103,9 +110,11 @@ def _by_place(results: Sequence[Labelled]) -> dict[tuple[str, int], dict[str, di
     return dict(sorted(places.items()))
 
 
-def _averaged(label: str, cell: Mapping[str, Any]) -> Averaged:
+def _averaged(label: str, result: Mapping[str, Any]) -> Averaged:
+    cell, labels = result["cell"], [row["abnormal"] for row in result["images"]]
     place = f"{label} on {cell['dataset']}, {cell['shots']} shots"
-    return Averaged(place, cell["settings"]["seed"], cell)
+    counts = (sum(labels), len(labels) - sum(labels))
+    return Averaged(place, cell["settings"]["seed"], cell, counts)
 
 
 def _numbers(

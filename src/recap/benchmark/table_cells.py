@@ -19,7 +19,7 @@ from recap.benchmark.published import (
     load_published,
     load_splits,
 )
-from recap.benchmark.run_notes import Shown, run_notes
+from recap.benchmark.run_notes import Shown, own_notes, run_notes
 from recap.benchmark.table_model import Cell, Number
 from recap.data.benchmark import PAPER_NAMES
 
@@ -47,8 +47,9 @@ class ResultCell:
 
     Metrics are fractions under `level_metric`, such as image_auroc or pixel_aupro_0.3; a metric
     that is missing, None or NaN shows as a dash. For speed they are those of `efficiency_table`.
-    `counts` are the abnormal and normal test images, where known. `cell` is what was run, as it
-    stands in the result's file; a timing has none.
+    `counts` are the abnormal and normal test images, where known; `fitted_on` of them are support
+    images, and `without_mask` of the abnormal ones have no mask though others do. `cell` is what
+    was run, as it stands in the result's file; a timing has none.
     """
 
     method: str
@@ -59,6 +60,8 @@ class ResultCell:
     backbone: str = ""
     counts: tuple[int, int] | None = None
     cell: Mapping[str, Any] = field(default_factory=dict)
+    fitted_on: int = 0
+    without_mask: int = 0
 
 
 class Key(NamedTuple):
@@ -122,8 +125,17 @@ class CellSource:
 
     def run_notes(self) -> tuple[Note, ...]:
         """What our numbers are of, as footnotes of the whole table."""
-        shown = [Shown(run.method, run.dataset, run.seed, run.cell) for run in self.runs]
-        return run_notes(shown, beside_published=bool(self.published))
+        return run_notes(self._shown(), beside_published=bool(self.published))
+
+    def own_notes(self) -> tuple[Note, ...]:
+        """The same, and what must be said of the data, where nothing published is shown."""
+        return own_notes(self._shown())
+
+    def _shown(self) -> list[Shown]:
+        return [
+            Shown(run.method, run.dataset, run.seed, run.cell, run.fitted_on, run.without_mask)
+            for run in self.runs
+        ]
 
 
 def cell_source(
@@ -184,7 +196,7 @@ def _averaged(result: ResultCell) -> Averaged:
     px = result.metrics.get("input_px")
     size = f" at {px:g} px" if px else ""
     where = f"{result.method}{encoder}{size} on {result.dataset or 'speed'}, {result.shots} shots"
-    return Averaged(where, result.seed, result.cell)
+    return Averaged(where, result.seed, result.cell, result.counts)
 
 
 def _ours(results: Iterable[ResultCell]) -> dict[Key, list[float]]:

@@ -63,16 +63,18 @@ def run(
     config: Config = None,
     overrides: Overrides = None,
 ) -> None:
-    """Run every cell (method × data set × shots × seed) that has no result yet.
+    """Run a grid of experiments; finished ones are kept.
 
-    A cell is kept as JSON as soon as it is done; a changed setting is another cell. Images are
-    encoded once for all cells. Interrupted, the same command goes on. Exit code 1: cells failed.
+    Runs every cell (method × data set × shots × seed) that has no result yet. A cell is kept as
+    JSON as soon as it is done; a changed setting is another cell. Images are encoded once for all
+    cells. Interrupted, the same command goes on. Exit code 1: cells failed.
     """
     from recap.benchmark.cells import plan_cells
     from recap.benchmark.experiments import GRID, POOL, register
     from recap.benchmark.runner import run_cells
     from recap.benchmark.sources import with_sources
     from recap.cli.bench_live import watching
+    from recap.errors import InputError
 
     settings = grid_settings(methods, preset, peer_preset, config, overrides, encoder)
     grid = read_grid(data, shots, seeds, datasets, draw_by_seed, supports, exclude, on)
@@ -86,6 +88,11 @@ def run(
         grid.on,
         grid.lists,
     )
+    if not cells:
+        raise InputError(
+            f"--methods {methods} and --shots {shots} leave nothing to run. Methods without a "
+            "zero-shot form, and a data set alone, need --shots of 1 or more."
+        )
     cells = with_sources(cells, grid.domains)
     names = dict.fromkeys(cell.method for cell in cells)
     experiment = POOL if grid.on == "pool" else GRID
@@ -106,14 +113,18 @@ def run(
 
 
 def compare(
-    out: Annotated[Path, typer.Argument(help="The folder of `recap bench run`.")],
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="The folder of `recap bench run`.")],
     methods: Annotated[
-        list[str], typer.Argument(help="Columns of `bench table --ours`, such as recap.")
+        list[str],
+        typer.Argument(metavar="METHOD", help="Columns of `bench table --ours`, such as recap."),
     ],
     to: Annotated[str, typer.Option("--to", help="The column that they are compared with.")],
     on: Annotated[str, typer.Option(help="test or pool, as for `bench run`.")] = "test",
 ) -> None:
-    """Print how far methods of a grid are from another one, with a paired bootstrap over images."""
+    """Print how far the methods of a grid are from one of them.
+
+    With a paired bootstrap over images.
+    """
     from recap.benchmark.experiments import GRID, POOL
     from recap.benchmark.study_summary import summarise_grid
     from recap.benchmark.study_tables import study_tables
@@ -125,7 +136,7 @@ def compare(
 
 @app.command()
 def table(
-    out: Annotated[Path, typer.Argument(help="The folder of `recap bench run`.")],
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="The folder of `recap bench run`.")],
     form: Annotated[str, typer.Option("--format", help="md, csv, latex or html.")] = "md",
     ours: Annotated[
         bool, typer.Option("--ours", help="Our results alone, in one table; nothing published.")
@@ -134,7 +145,10 @@ def table(
         str, typer.Option(help="test; or pool: results of `bench run --on pool`, ours alone.")
     ] = "test",
 ) -> None:
-    """Print the paper's tables: ours beside the published numbers, with what must be said."""
+    """Print the paper's tables, ours beside the published numbers.
+
+    Below them stands what must be said about the comparison.
+    """
     from typing import get_args
 
     from recap.benchmark.collect import collect, collect_pool

@@ -1,6 +1,6 @@
 """Options and steps that the commands of `recap bench` share."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from recap.cli.options import method_settings
-from recap.cli.words import printable
+from recap.cli.words import printable, unmatched_exclusions
 
 if TYPE_CHECKING:
     from recap.benchmark.cells import MeasuredOn
@@ -75,11 +75,10 @@ def read_grid(
 ) -> Grid:
     """Check the options that all runs share, and read the files that they name."""
     from recap.benchmark.cells import parse_numbers
-    from recap.data.exclusions import read_exclusions
 
     where = measured_on(on, exclude)
     domains, chosen = _choose_domains(data, datasets)
-    left_out = read_exclusions(exclude) if exclude else None
+    left_out = _left_out(exclude, domains)
     counts = _possible_shots(shots, domains)
     numbers = parse_numbers(seeds)
     lists = _support_lists(supports, draw_by_seed, domains, chosen, counts)
@@ -93,7 +92,7 @@ def _choose_domains(data: Path, datasets: str) -> "tuple[list[Domain], list[str]
 
     domains = find_domains(data)
     names = [domain.name for domain in domains]
-    chosen = datasets.split(",") if datasets else names
+    chosen = list(dict.fromkeys(datasets.split(","))) if datasets else names
     unknown = [name for name in chosen if name not in names]
     if unknown:
         raise InputError(f"{data}: no data set '{unknown[0]}'. Found: {', '.join(names)}.")
@@ -136,6 +135,20 @@ def _support_lists(
     return read_lists(supports, domains, chosen, shots)
 
 
+def _left_out(exclude: Path | None, domains: "Sequence[Domain]") -> "Exclusions | None":
+    """The list of --exclude; entries that are of no data set here are told."""
+    from recap.data.exclusions import read_exclusions
+
+    if exclude is None:
+        return None
+    found = read_exclusions(exclude)
+    unmatched = found.unmatched(domains[0])
+    if unmatched:
+        told = unmatched_exclusions(exclude.name, unmatched, domains[0].name)
+        typer.echo(f"Warning: {printable(told)}", err=True)
+    return found
+
+
 def measured_on(on: str, exclude: Path | None) -> "MeasuredOn":
     """Check --on."""
     from typing import get_args
@@ -163,19 +176,39 @@ def grid_settings(
     A TOML file is for our own methods. So is --set, but for encoder.* and reading.*, which all
     methods take, and options.*, which is for the others.
     """
-    from recap.peers.methods import METHODS, OURS
+    from recap.peers.methods import METHODS, OURS, check_method
 
+    names = list(METHODS) if methods == "all" else methods.split(",")
+    for name in names:
+        check_method(name)
     given = overrides or []
     shared = [text for text in given if text.startswith(("encoder.", "reading."))]
     theirs = [*shared, *(text for text in given if text.startswith("options."))]
     own = [text for text in given if not text.startswith("options.")]
+    if not any(name in OURS for name in names):
+        only = {"--preset": preset, "--config": config}
+        _refuse_unused(only, [text for text in own if text not in shared], "our own methods")
+    if all(name in OURS for name in names):
+        only = {"--peer-preset official": "official" if peer_preset == "official" else None}
+        _refuse_unused(only, [text for text in theirs if text not in shared], "the other methods")
     chosen = {"name": encoder}
     return {
         name: method_settings(name, preset, config, own, encoder=chosen)
         if name in OURS
         else method_settings(name, peer_preset, None, theirs, encoder=chosen)
-        for name in (METHODS if methods == "all" else methods.split(","))
+        for name in names
     }
+
+
+def _refuse_unused(options: Mapping[str, object], overrides: Sequence[str], whose: str) -> None:
+    """Options that no method of the grid would take are a mistake to be told of."""
+    from recap.errors import SettingsError
+
+    given = [name for name, value in options.items() if value is not None]
+    for option in (*given, *(f"--set {text}" for text in overrides)):
+        raise SettingsError(
+            f"{option} is for {whose}, and --methods has none of them. Leave it out."
+        )
 
 
 def tell_failures(failed: dict[str, str]) -> None:

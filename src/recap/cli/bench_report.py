@@ -7,7 +7,7 @@ import typer
 
 from recap.cli.bars import bars
 
-Results = Annotated[Path, typer.Argument(help="The folder of `recap bench run`.")]
+Results = Annotated[Path, typer.Argument(metavar="OUT", help="The folder of `recap bench run`.")]
 
 
 def figures_command(
@@ -16,9 +16,10 @@ def figures_command(
         Path | None, typer.Option(help="Folder for the pictures (the results' own `figures`).")
     ] = None,
 ) -> None:
-    """Draw the figures as PNG for print and as SVG: scores, maps, sensitivity, drift.
+    """Draw the figures, as PNG for print and as SVG.
 
-    The same results give the same files. What cannot be drawn is named with the reason.
+    Scores, maps, sensitivity, drift. The same results give the same files. What cannot be drawn is
+    named with the reason.
     """
     from recap.benchmark.figures import make_figures, write_figures
 
@@ -39,7 +40,10 @@ def report_command(
         Path | None, typer.Option(help="The page (the results' own `report.html`).")
     ] = None,
 ) -> None:
-    """Write one HTML page with all tables and figures; it needs no other file and no network."""
+    """Write one HTML page with all tables and figures.
+
+    It needs no other file and no network.
+    """
     from recap.benchmark.report import write_report
 
     file = to or out / "report.html"

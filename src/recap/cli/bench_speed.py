@@ -42,7 +42,7 @@ def speed_command(
         bool, typer.Option("--published", help="Also print the paper's table, ours beside it.")
     ] = False,
 ) -> None:
-    """Parameters and latency per image, as a ratio to the bare encoder in the same run.
+    """Print parameters, and latency as a ratio to the encoder's.
 
     Timed is pixels to score and map (batch 1); no data and no fitting is needed. In every round
     each model and the encoder alone run once; the ratio is the median over the rounds of their

@@ -50,7 +50,7 @@ def ablate(
     config: Config = None,
     overrides: Overrides = None,
 ) -> None:
-    """Run the variants of an ablation and print how far each is from the full model.
+    """Run an ablation: how far is each variant from the full model?
 
     components, conditioning, backbones: as in the paper, and of the published model (preset fast)
     unless another is named. recipe: each setting that the preset changes, put back to its default
@@ -94,7 +94,7 @@ def sweep(
     config: Config = None,
     overrides: Overrides = None,
 ) -> None:
-    """Vary one setting and print how far each value is from that of the settings.
+    """Vary one setting: how far is each value from the one in use?
 
     eta: strength of the conditioning; topk: share of the patches in the image score; lambda: weight
     of the memory (fitted once, scored for each value); delta-sep: margin and weight of the

@@ -27,14 +27,20 @@ class Rule(StrEnum):
 
 
 def calibrate_command(
-    bundle: Annotated[Path, typer.Argument(help="A detector saved by `recap fit`.")],
+    bundle: Annotated[
+        Path, typer.Argument(metavar="BUNDLE", help="A detector saved by `recap fit`.")
+    ],
     normal: Annotated[
         list[Path],
-        typer.Option(help="Healthy images that it was not fitted on: files, folders or zips."),
+        typer.Option(
+            metavar="PATH", help="Healthy images that it was not fitted on: files, folders or zips."
+        ),
     ],
     abnormal: Annotated[
         list[Path] | None,
-        typer.Option(help="Images with lesions, for operating points and a probability."),
+        typer.Option(
+            metavar="PATH", help="Images with lesions, for operating points and a probability."
+        ),
     ] = None,
     fpr: Annotated[
         float, typer.Option(help="Share of normal images that may be called abnormal.")
@@ -55,10 +61,14 @@ def calibrate_command(
     device: Device = "auto",
     random_weights: RandomWeights = False,
 ) -> None:
-    """Calibrate a detector: every score then comes with a p-value, a decision and its rule.
+    """Set the threshold, so that scores come with decisions.
 
-    Normal images alone give a threshold with a guaranteed false-positive rate. Give cases of the
-    kind that will be scored: volumes as volumes, pictures as pictures.
+    \b
+    recap calibrate brain.recap --normal more_healthy/
+
+    Every score then has a p-value, a decision and its rule. Normal images alone give a threshold
+    with a guaranteed false-positive rate. Give cases of the kind that will be scored: volumes as
+    volumes, pictures as pictures.
     """
     from recap.peers.loading import load
     from recap.scoring.calibrate import calibrate
@@ -153,4 +163,4 @@ def _summary(calibration: "Calibration") -> list[str]:
     ]
     if calibration.domain is not None:
         lines.append(f"Domain: {calibration.domain.rule}.")
-    return [*lines, calibration.guarantee]
+    return [*lines, f"Promise: {calibration.guarantee}"]

@@ -10,7 +10,7 @@ from recap.cli import data_audit, data_check, data_prepare, data_pull, data_supp
 app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
-    help="Check, audit and prepare data sets; draw support sets; make phantoms.",
+    help="Check, audit, prepare and generate data sets.",
 )
 app.command("check")(data_check.check_command)
 app.command("audit")(data_audit.audit_command)
@@ -21,13 +21,18 @@ app.command("pull")(data_pull.pull_command)
 
 @app.command()
 def phantom(
-    root: Annotated[Path, typer.Argument(help="Folder to write the six NAME_AD domains into.")],
+    root: Annotated[
+        Path, typer.Argument(metavar="ROOT", help="Folder to write the six NAME_AD domains into.")
+    ],
     pool: Annotated[int, typer.Option(min=1, help="Images per class in the labelled pool.")] = 16,
     test: Annotated[int, typer.Option(min=1, help="Images per class in the test split.")] = 16,
     seed: Annotated[int, typer.Option(min=0, help="Same seed, same bytes.")] = 0,
     size_px: Annotated[int, typer.Option("--size", min=32, help="Pixels per side.")] = 240,
 ) -> None:
-    """Generate six phantom domains in the benchmark's layout, to try it without any data."""
+    """Generate six phantom domains, to try it without any data.
+
+    They have the benchmark's layout.
+    """
     from recap.data import write_phantoms
 
     for domain in write_phantoms(root, seed=seed, pool=pool, test=test, size_px=size_px):

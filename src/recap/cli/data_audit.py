@@ -10,7 +10,9 @@ from recap.cli.words import printable
 
 
 def audit_command(
-    root: Annotated[Path, typer.Argument(help="A folder of domains NAME_AD, or one of them.")],
+    root: Annotated[
+        Path, typer.Argument(metavar="ROOT", help="A folder of domains NAME_AD, or one of them.")
+    ],
     out: Annotated[
         Path, typer.Option(help="Folder for audit.csv, exclude.txt and what was read.")
     ] = Path("audit"),
@@ -28,10 +30,11 @@ def audit_command(
         int | None, typer.Option(min=1, help="Processes that read images; by default one per core.")
     ] = None,
 ) -> None:
-    """Find patients, copies and neighbouring slices that the pool and the test split share.
+    """Find what the pool and the test split share.
 
-    Writes a table (audit.csv) and the test images to leave out (exclude.txt), which
-    `recap evaluate --exclude` takes. The exit code is 0 without leaks and 1 with leaks.
+    Looks for the same patients, copies and neighbouring slices. Writes a table (audit.csv) and the
+    test images to leave out (exclude.txt), which `recap evaluate --exclude` takes. The exit code is
+    0 without leaks and 1 with leaks.
     """
     from recap.data.audit import audit
     from recap.data.audit_files import CACHE, summary, write_audit

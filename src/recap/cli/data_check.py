@@ -17,14 +17,20 @@ MOST_SIZES = 5
 
 def check_command(
     path: Annotated[
-        Path, typer.Argument(help="A data set (folder or .csv manifest), or a folder of them.")
+        Path,
+        typer.Argument(
+            metavar="PATH", help="A data set (folder or .csv manifest), or a folder of them."
+        ),
     ],
     json_file: Annotated[
         Path | None, typer.Option("--json", help="Also write all of the report to this file.")
     ] = None,
     show: Annotated[int, typer.Option(min=0, help="Problems of each kind to name here.")] = 5,
 ) -> None:
-    """Read every file of a data set and report what is there; exit code 1 if there are problems."""
+    """Read every file of a data set and say what is there.
+
+    The exit code is 1 if there are problems.
+    """
     from recap.data.inspect import inspect_all
 
     with bars() as report:

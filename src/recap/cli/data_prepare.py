@@ -11,7 +11,9 @@ SHOWN = 20
 
 
 def prepare_command(
-    name: Annotated[str, typer.Argument(help="brainmri, liverct, resc, oct17, chest or his.")],
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="brainmri, liverct, resc, oct17, chest or his.")
+    ],
     source: Annotated[Path, typer.Option("--from", help="Folder with the raw files.")],
     root: Annotated[Path, typer.Option("--to", help="Folder to write NAME_AD into.")],
     workers: Annotated[
@@ -23,7 +25,10 @@ def prepare_command(
     train: Annotated[bool, typer.Option(help="Also write the normal training images.")] = True,
     pool_lists: Annotated[
         list[Path] | None,
-        typer.Option(help="Published support lists (files or a folder) the pool must contain."),
+        typer.Option(
+            metavar="PATH",
+            help="Published support lists (files or a folder) the pool must contain.",
+        ),
     ] = None,
     organ_only: Annotated[
         bool, typer.Option("--organ-only", help="liverct: black outside the annotated liver.")

@@ -9,10 +9,11 @@ from recap.cli.bars import bars
 
 
 def pull_command(
-    benchmark: Annotated[str, typer.Argument(help="bmad")],
+    benchmark: Annotated[str, typer.Argument(metavar="BENCHMARK", help="bmad")],
     to: Annotated[Path, typer.Option(help="Folder to put the domains into.")],
     name: Annotated[
-        list[str] | None, typer.Option(help="One domain, e.g. brain; repeatable. Default: all.")
+        list[str] | None,
+        typer.Option(metavar="NAME", help="One domain, e.g. brain; repeatable. Default: all."),
     ] = None,
     url: Annotated[
         str | None, typer.Option(help="Another https address of a zip or tar of the domains.")
@@ -21,10 +22,10 @@ def pull_command(
         str | None, typer.Option(help="The archive's sha256; without one --url is trusted once.")
     ] = None,
 ) -> None:
-    """Download a prepared benchmark, check it and unpack it; goes on where it was interrupted.
+    """Download a prepared benchmark, check it and unpack it.
 
-    BMAD is one archive of 21.8 GB for non-commercial use (CC BY-NC-SA 4.0); naming domains saves
-    room on disk, not the download.
+    Goes on where it was interrupted. BMAD is one archive of 21.8 GB for non-commercial use (CC
+    BY-NC-SA 4.0); naming domains saves room on disk, not the download.
     """
     from recap.data.pull import pull
 

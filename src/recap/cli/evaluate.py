@@ -9,14 +9,16 @@ import typer
 
 from recap.cli.bars import bars
 from recap.cli.options import Device, RandomWeights, Runtime
-from recap.cli.words import printable
-
-SHOWN = 5
+from recap.cli.words import printable, some, unmatched_exclusions
 
 
 def evaluate_command(
-    bundle: Annotated[Path, typer.Argument(help="A detector saved by `recap fit`.")],
-    dataset: Annotated[Path, typer.Argument(help="A benchmark folder NAME_AD; test/ is used.")],
+    bundle: Annotated[
+        Path, typer.Argument(metavar="BUNDLE", help="A detector saved by `recap fit`.")
+    ],
+    dataset: Annotated[
+        Path, typer.Argument(metavar="DATASET", help="A benchmark folder NAME_AD; test/ is used.")
+    ],
     json_file: Annotated[
         Path | None, typer.Option("--json", help="Also write the result to this file.")
     ] = None,
@@ -28,7 +30,10 @@ def evaluate_command(
     device: Device = "auto",
     random_weights: RandomWeights = False,
 ) -> None:
-    """Measure a detector on a test split: image metrics and, with masks, pixel metrics."""
+    """Measure a detector on a test split.
+
+    Image metrics and, with masks, pixel metrics.
+    """
     from recap.atomic import check_file, write_atomic
     from recap.data import read_domain
     from recap.data.exclusions import read_exclusions
@@ -78,18 +83,10 @@ def _warnings(result: dict[str, Any]) -> Iterator[str]:
             "Pixel metrics leave them out."
         )
     if result["empty_masks"]:
-        yield f"masks that mark nothing: {_some(result['empty_masks'])}. Draw them again."
+        yield f"masks that mark nothing: {some(result['empty_masks'])}. Draw them again."
     unmatched = (result["excluded"] or {}).get("unmatched")
     if unmatched:
-        yield (
-            f"{result['excluded']['list']}: entries that match no image here: {_some(unmatched)}. "
-            f"An entry starts with the data set's folder, as {result['domain']}_AD/test/… does."
-        )
+        yield unmatched_exclusions(result["excluded"]["list"], unmatched, result["domain"])
     shared = result["support_images_in_test"]
     if shared:
         yield f"test images that this detector was fitted on, byte for byte: {shared}."
-
-
-def _some(names: list[str]) -> str:
-    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-    return ", ".join(names[:SHOWN]) + more

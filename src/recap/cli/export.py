@@ -13,7 +13,9 @@ if TYPE_CHECKING:
 
 
 def export_command(
-    bundle: Annotated[Path, typer.Argument(help="A detector saved by `recap fit`.")],
+    bundle: Annotated[
+        Path, typer.Argument(metavar="BUNDLE", help="A detector saved by `recap fit`.")
+    ],
     to: Annotated[Literal["onnx", "openvino"], typer.Option(help="Which runtime it is for.")],
     int8: Annotated[
         bool, typer.Option("--int8", help="Compute in eight bits (openvino); changes scores.")
@@ -23,11 +25,12 @@ def export_command(
     ] = None,
     random_weights: RandomWeights = False,
 ) -> None:
-    """Write the detector's graph into its bundle, for `recap score --runtime`.
+    """Export a detector to ONNX or OpenVINO, for faster scoring.
 
-    The graph takes pixels at the encoder's size and returns score, map and all else, of a
-    calibrated detector its decisions too. It is compared with torch on built-in images and kept
-    only if it agrees to 1e-4; of an int8 graph the change is measured and written into its record.
+    The graph is written into the bundle, for `recap score --runtime`. It takes pixels at the
+    encoder's size and returns score, map and all else, of a calibrated detector its decisions too.
+    It is compared with torch on built-in images and kept only if it agrees to 1e-4; of an int8
+    graph the change is measured and written into its record.
     """
     from recap.peers.loading import load
     from recap.runtime.export import export_bundle

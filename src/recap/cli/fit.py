@@ -1,5 +1,6 @@
 """`recap fit`: from images to a detector."""
 
+import shlex
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -24,7 +25,8 @@ def fit_command(
     out: Annotated[Path, typer.Option(help="Where to save the detector (a folder).")],
     normal: Annotated[Path | None, typer.Option(help="Folder of normal images.")] = None,
     abnormal: Annotated[
-        Path | None, typer.Option(help="Folder of abnormal images; without it, memory alone.")
+        Path | None,
+        typer.Option(help="Folder of abnormal images; without it, normal images alone."),
     ] = None,
     masks: Annotated[
         Path | None, typer.Option(help="Folder of lesion masks named like the abnormal images.")
@@ -74,9 +76,16 @@ def fit_command(
         ),
     ] = False,
 ) -> None:
-    """Fit a detector: on your own folders, on a benchmark domain, or zero-shot on other domains.
+    """Fit a detector on a handful of images.
 
-    An interrupted fit goes on when the same command is run again.
+    On your own folders, on a benchmark domain (--dataset), or zero-shot on other domains
+    (--sources). An interrupted fit goes on when the same command is run again.
+
+    \b
+    recap fit --normal healthy/ --out brain.recap
+    recap fit --normal healthy/ --abnormal lesions/ --masks masks/ --out b.recap
+    recap fit --dataset data/Brain_AD --shots 4 --out brain.recap
+    recap fit --sources data/ --target Brain --out brain.recap
     """
     chosen = {"name": encoder, "random_weights": random_weights or None}
     settings = method_settings(method, preset, config, overrides, seed=seed, encoder=chosen)
@@ -198,6 +207,13 @@ def _finish(detector: "Detector", out: Path, work_dir: Path, pictures: Mapping[i
     typer.echo(f"{out}: {card.mode}, preset {card.settings.preset}, encoder {card.encoder.name}")
     typer.echo(f"Fitted on {counts['normal']} normal and {counts['abnormal']} abnormal images.")
     typer.echo(card.statement)
+    _name_next_steps(out)
     if pictures:
         shown = counted(len(pictures), "normal image")
         typer.echo(f"It holds small pictures of {shown}: images of patients.")
+
+
+def _name_next_steps(out: Path) -> None:
+    bundle = shlex.quote(str(out))
+    typer.echo(f"Threshold:  recap calibrate {bundle} --normal OTHER_NORMAL_IMAGES")
+    typer.echo(f"New images: recap score {bundle} NEW_IMAGES --out results --report")

@@ -14,7 +14,8 @@ from recap.errors import RecapError
 
 def info_command(
     bundle: Annotated[
-        Path | None, typer.Argument(help="A detector: show what it is and was fitted on.")
+        Path | None,
+        typer.Argument(metavar="BUNDLE", help="A detector: show what it is and was fitted on."),
     ] = None,
     settings: Annotated[
         bool, typer.Option("--settings", help="Show all settings of a fit with these options.")
@@ -24,7 +25,10 @@ def info_command(
     overrides: Overrides = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Show versions, devices and encoders; or a detector's card; or all settings."""
+    """Show this installation, a detector, or all settings.
+
+    Of the installation: versions, devices and encoders. Of a detector: its card.
+    """
     given = {"--preset": preset, "--config": config, "--set": overrides or None}
     _refuse_ignored(bundle, settings, [name for name, value in given.items() if value is not None])
     if bundle is not None:

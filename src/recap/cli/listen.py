@@ -12,7 +12,9 @@ if TYPE_CHECKING:
 
 
 def listen_command(
-    bundle: Annotated[Path, typer.Argument(help="A detector saved by `recap fit`.")],
+    bundle: Annotated[
+        Path, typer.Argument(metavar="BUNDLE", help="A detector saved by `recap fit`.")
+    ],
     spool: Annotated[Path, typer.Option(help="Folder for what has arrived and is not done.")],
     send_to: Annotated[
         str | None, typer.Option(metavar="AE@HOST:PORT", help="Who gets the results by C-STORE.")
@@ -28,7 +30,9 @@ def listen_command(
     ae_title: Annotated[str, typer.Option(help="Our own application entity title.")] = "RECAP",
     calling: Annotated[
         list[str] | None,
-        typer.Option(help="Titles that may send; needed beyond this machine. Repeatable."),
+        typer.Option(
+            metavar="TITLE", help="Titles that may send; needed beyond this machine. Repeatable."
+        ),
     ] = None,
     quiet_seconds: Annotated[
         float, typer.Option(help="A study is complete when nothing came for so long.")
@@ -36,10 +40,11 @@ def listen_command(
     device: Device = "auto",
     random_weights: RandomWeights = False,
 ) -> None:
-    """Score every study that arrives by C-STORE, and send the results as DICOM objects.
+    """Run a DICOM node: score what arrives, send the results.
 
-    What has arrived is kept in the spool until its results are stored elsewhere: after a crash,
-    the same command goes on. Ends with Ctrl-C. Logs name no patient.
+    Studies arrive by C-STORE, results are DICOM objects. What has arrived is kept in the spool
+    until its results are stored elsewhere: after a crash, the same command goes on. Ends with
+    Ctrl-C. Logs name no patient.
     """
     import logging
     import signal

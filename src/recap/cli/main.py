@@ -1,6 +1,7 @@
 """`recap`: the command line. Commands load what they need when they run, so help is instant."""
 
 import sys
+from typing import Annotated
 
 import typer
 
@@ -32,6 +33,28 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        from recap import __version__
+
+        typer.echo(f"recap {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_show_version, is_eager=True, help="Show the version and exit."
+        ),
+    ] = False,
+) -> None:
+    """Options of the command itself."""
+
+
 app.command("fit")(fit.fit_command)
 app.command("score")(score.score_command)
 app.command("calibrate")(calibrate.calibrate_command)

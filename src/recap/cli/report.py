@@ -7,15 +7,18 @@ import typer
 
 
 def report_command(
-    out: Annotated[Path, typer.Argument(help="A folder that `recap score --out` wrote.")],
+    out: Annotated[
+        Path, typer.Argument(metavar="OUT", help="A folder that `recap score --out` wrote.")
+    ],
     parquet: Annotated[
         bool, typer.Option("--parquet", help="Also write scores.parquet (extra `tables`).")
     ] = False,
 ) -> None:
-    """Write OUT/report.html: one page with the table, histogram, pictures, regions, and why.
+    """Write the page of a scored folder again: OUT/report.html.
 
-    It needs neither the detector nor the images. Pictures with a map that can be faded, and the
-    explanations, are there if the folder was scored with --report.
+    One page with the table, histogram, pictures, regions, and why. It needs neither the detector
+    nor the images. Pictures with a map that can be faded, and the explanations, are there if the
+    folder was scored with --report.
     """
     from recap.report.score_page import write_score_page
 

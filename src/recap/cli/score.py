@@ -1,5 +1,6 @@
 """`recap score`: from images to a table, maps, overlays, a page and DICOM results."""
 
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from recap.cli.score_job import Outcome
+    from recap.scoring.rows import Row
 
 SHOWN = 5
 """Lines of one kind on the terminal; all are in files."""
@@ -22,7 +24,7 @@ def score_command(
     paths: Annotated[
         list[Path],
         typer.Argument(
-            metavar="BUNDLE... PATH...",
+            metavar="BUNDLE PATH",
             help="One or more detectors saved by `recap fit`, and what to score: pictures, DICOM, "
             "NIfTI, NRRD, slides; folders or zips of them.",
         ),
@@ -86,13 +88,16 @@ def score_command(
         typer.Option(help="ray: HOST:PORT of a cluster, or auto; else one on this machine."),
     ] = None,
 ) -> None:
-    """Score images: scores.csv, raw maps, overlays (.png), regions and manifest.json.
+    """Score images: a table, maps, overlays and, if wanted, a page.
 
-    The slices of a DICOM series are scored as one volume; a volume's map is a NIfTI file that lies
-    over its source, and images/ has the score of every slice. With several detectors, each has a
-    folder of its own in --out.
-    Files that cannot be read become rows with status=error, and the exit code is 1. Running the
-    same command again scores only what is missing.
+    \b
+    recap score brain.recap new_cases/ --out results/ --report
+
+    --out then holds scores.csv, raw maps, overlays (.png), regions and manifest.json. The slices of
+    a DICOM series are scored as one volume; a volume's map is a NIfTI file that lies over its
+    source, and images/ has the score of every slice. With several detectors, each has a folder of
+    its own in --out. Files that cannot be read become rows with status=error, and the exit code is
+    1. Running the same command again scores only what is missing.
     """
     from tempfile import TemporaryDirectory
 
@@ -154,6 +159,8 @@ def _summarise(outcome: "Outcome") -> None:
     images = sum(int(row.images) for row in good)
     cases = f"{len(good)} of {counted(len(rows), 'case')} ({counted(images, 'image')})"
     typer.echo(f"Scored {cases}: {outcome.table}")
+    for line in _decisions(good):
+        typer.echo(line)
     if outcome.page is not None:
         typer.echo(f"Report: {outcome.page}")
     if outcome.dicom is not None:
@@ -161,6 +168,17 @@ def _summarise(outcome: "Outcome") -> None:
     errors = [row.error for row in rows if row.status != "ok"]
     _show_some(errors, f"see {outcome.table}")
     _show_some(outcome.warnings, f"see {out / 'manifest.json'}")
+
+
+def _decisions(rows: "list[Row]") -> list[str]:
+    """How many were called what, and why nothing was decided about the others."""
+    verdicts = Counter(row.decision for row in rows if row.decision)
+    named = ", ".join(f"{count} {verdict}" for verdict, count in sorted(verdicts.items()))
+    reasons = Counter(row.rule for row in rows if not row.decision)
+    return [f"Decided: {named}"] * bool(verdicts) + [
+        f"{count} without a decision: {why.removeprefix('no decision: ')}"
+        for why, count in reasons.items()
+    ]
 
 
 def _dicom_results(count: int, outcome: "Outcome") -> str:

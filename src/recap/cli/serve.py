@@ -9,7 +9,9 @@ from recap.cli.options import Device, RandomWeights
 
 
 def serve_command(
-    bundles: Annotated[list[Path], typer.Argument(help="Detectors saved by `recap fit`.")],
+    bundles: Annotated[
+        list[Path], typer.Argument(metavar="BUNDLE", help="Detectors saved by `recap fit`.")
+    ],
     data: Annotated[
         Path, typer.Option(help="Folder for jobs, uploads, results and fitted detectors.")
     ] = Path("recap-data"),
@@ -22,7 +24,9 @@ def serve_command(
     ] = None,
     public_host: Annotated[
         list[str] | None,
-        typer.Option(help="A name that a proxy on this machine serves it under. Repeatable."),
+        typer.Option(
+            metavar="NAME", help="A name that a proxy on this machine serves it under. Repeatable."
+        ),
     ] = None,
     max_upload_mb: Annotated[int, typer.Option(min=1, help="Of one request.")] = 512,
     max_megapixels: Annotated[
@@ -39,9 +43,10 @@ def serve_command(
     device: Device = "auto",
     random_weights: RandomWeights = False,
 ) -> None:
-    """Serve detectors over HTTP: a viewer at /, an API at /api/docs, metrics at /metrics.
+    """Serve detectors: a viewer in the browser, and an API.
 
-    Jobs survive a crash: what was accepted is finished after the next start with the same --data.
+    The viewer is at /, the API at /api/docs, metrics are at /metrics. Jobs survive a crash: what
+    was accepted is finished after the next start with the same --data.
     """
     from recap.extras import require
 

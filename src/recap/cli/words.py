@@ -1,8 +1,26 @@
 """Text for people: counted things, and names that cannot command a terminal."""
 
+from collections.abc import Sequence
+
 from recap.words import counted
 
-__all__ = ["counted", "printable"]
+SHOWN = 5
+
+__all__ = ["counted", "printable", "some", "unmatched_exclusions"]
+
+
+def some(names: Sequence[str]) -> str:
+    """The first of many names, and how many more there are."""
+    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return ", ".join(names[:SHOWN]) + more
+
+
+def unmatched_exclusions(listed_in: str, entries: Sequence[str], domain: str) -> str:
+    """What is said of entries of an exclusion list that leave nothing out."""
+    return (
+        f"{listed_in}: entries that match no image here: {some(entries)}. An entry starts with the "
+        f"data set's folder, as {domain}_AD/test/… does."
+    )
 
 
 def printable(text: str, keep: str = "") -> str:

@@ -7,16 +7,21 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from recap.data.unread_formats import is_unread_image
 from recap.errors import InputError
 from recap.fetch import sha256_of
 from recap.io.reasons import not_there
+from recap.io.sniff import sniff
 from recap.types import Sample
 from recap.words import counted
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp", ".webp")
 DICOM_SUFFIXES = (".dcm", ".dicom")
 MASK_ENDINGS = ("", "_mask", "-mask")
-_DICOM_PREAMBLE_BYTES = 128
+_MASK_FOLDERS = ("masks", "anomaly_mask", "label")
+# Folders whose images are of another kind than those they would be listed with.
+_NOT_NORMAL = ("abnormal", "ungood", *_MASK_FOLDERS)
+_NOT_ABNORMAL = ("normal", "good", *_MASK_FOLDERS)
 
 
 @dataclass(frozen=True)
@@ -43,22 +48,32 @@ def is_raster(path: Path) -> bool:
 
 
 def is_image(path: Path) -> bool:
-    """Tell whether a file is a picture or, by its suffix or content, a DICOM image."""
-    suffix = path.suffix.lower()
-    if suffix in (*SUFFIXES, *DICOM_SUFFIXES):
+    """Tell whether a file is a picture or a DICOM image: by its suffix or else, as scoring does, by
+    its content.
+
+    An image of a format that no reader takes is one too: opening it tells so, and passing it over
+    would fit or measure on fewer images than there are.
+    """
+    # Files whose suffix tells are not opened here: there may be very many.
+    if path.suffix.lower() in (*SUFFIXES, *DICOM_SUFFIXES):
         return True
-    # Scanners name files by UIDs: what follows the last dot is a number, not a suffix.
-    return (not suffix or suffix[1:].isdecimal()) and _is_dicom(path)
+    # DICOMDIR is a table of contents, without pixels.
+    if path.name == "DICOMDIR" or not path.is_file():
+        return False
+    try:
+        return sniff(path) in ("raster", "dicom") or is_unread_image(path)
+    except InputError:
+        return False
 
 
 def list_images(path: Path) -> list[Path]:
     """List the image files under a folder, naturally sorted; a file stands for itself."""
-    return _list(Path(path), is_image, (*SUFFIXES, *DICOM_SUFFIXES))
+    return _list(Path(path), is_image, f"pictures ({' '.join(SUFFIXES)}) and DICOM")
 
 
 def list_masks(path: Path) -> list[Path]:
     """List the pictures under a folder of masks, naturally sorted."""
-    return _list(Path(path), is_raster, SUFFIXES)
+    return _list(Path(path), is_raster, " ".join(SUFFIXES))
 
 
 def pair_masks(images: Sequence[Path], masks: Sequence[Path]) -> MaskPairs:
@@ -93,7 +108,8 @@ def match_masks(images: Sequence[Path], masks: Path) -> dict[Path, Path]:
     if pairs.unmatched:
         raise InputError(
             f"{masks}: no mask for {len(pairs.unmatched)} of {len(images)} images "
-            f"({name_some(pairs.unmatched)}). A mask has its image's name, or that name and _mask."
+            f"({name_some(pairs.unmatched)}). A mask has its image's name, or that name and _mask. "
+            "Where some images have none, list all of them in a .csv manifest."
         )
     if pairs.orphans:
         raise InputError(
@@ -120,11 +136,28 @@ def folder_samples(
             f"Listed as normal and as abnormal: {counted(len(both), 'image')} "
             f"({name_some(sorted(both))}). Each image can be one only."
         )
+    _refuse_other_kind(normal, healthy, "normal", _NOT_NORMAL)
+    _refuse_other_kind(abnormal, diseased, "abnormal", _NOT_ABNORMAL)
     _refuse_copies([*healthy, *diseased])
     found = {} if masks is None else match_masks(diseased, Path(masks))
     return [Sample(path, abnormal=False, domain=domain) for path in healthy] + [
         Sample(path, abnormal=True, mask=found.get(path), domain=domain) for path in diseased
     ]
+
+
+def _refuse_other_kind(
+    folder: object, files: Sequence[Path], kind: str, others: Sequence[str]
+) -> None:
+    """Of a folder that holds all images, lesions and masks would be taken for what they are not."""
+    if not isinstance(folder, str | Path):
+        return
+    for file in files:
+        for name in file.relative_to(folder).parts[:-1]:
+            if name.lower() in others:
+                raise InputError(
+                    f"{folder}: the images in its folder {name}/ would count as {kind}. Name the "
+                    f"folder that holds {kind} images alone, such as {Path(folder) / kind}."
+                )
 
 
 def _refuse_copies(files: Sequence[Path]) -> None:
@@ -175,26 +208,14 @@ def _refuse_folder(error: OSError) -> None:
     ) from error
 
 
-def _is_dicom(path: Path) -> bool:
-    # DICOMDIR is a table of contents, without pixels; opening a pipe would wait for ever.
-    if path.name == "DICOMDIR" or not path.is_file():
-        return False
-    try:
-        with path.open("rb") as stream:
-            stream.seek(_DICOM_PREAMBLE_BYTES)
-            return stream.read(4) == b"DICM"
-    except OSError:
-        return False
-
-
-def _list(path: Path, wanted: Callable[[Path], bool], suffixes: Sequence[str]) -> list[Path]:
+def _list(path: Path, wanted: Callable[[Path], bool], in_words: str) -> list[Path]:
     if path.is_file():
         return [path]
     if not path.is_dir():
         raise InputError(f"{path}: {not_there(path, 'file or folder')}")
     found = [file for file in walk(path) if wanted(file)]
     if not found:
-        raise InputError(f"{path}: no images in this folder. Looked for {' '.join(suffixes)}.")
+        raise InputError(f"{path}: no images in this folder. Looked for {in_words}.")
     return sorted(found, key=natural_key)
 
 

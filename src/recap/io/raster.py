@@ -78,7 +78,17 @@ def unmarked_greys(path: str | Path) -> list[float]:
 
 
 def image_from_array(array: Any, source: str = "array") -> Image:
-    """Check a numpy array (uint8, uint16, bool or float 0..1; grey, RGB or RGBA) as an `Image`."""
+    """Check a numpy array (uint8, uint16, bool or float 0..1; grey, RGB or RGBA) as an `Image`.
+
+    A Pillow image is read as its file would be: palettes, transparency, orientation.
+    """
+    if isinstance(array, PillowImage.Image):
+        return Image(_to_unit(_decode_given(array, source), source), source)
+    if not hasattr(array, "__array__"):
+        raise InputError(
+            f"{source}: one image is a path, an array or a Pillow image, not a value of type "
+            f"{type(array).__name__}."
+        )
     values = np.asarray(array)
     if values.ndim == 3 and values.shape[2] == 1:
         values = values[..., 0]
@@ -155,6 +165,13 @@ def _read_values(path: Path) -> NDArray[Any]:
         raise InputError(f"{path}: {_reason(error, path)}") from error
 
 
+def _decode_given(image: PillowImage.Image, source: str) -> NDArray[Any]:
+    try:
+        return _decode(image, source)
+    except OSError as error:  # opened from a damaged file, of which only the header was read
+        raise InputError(f"{source}: {_reason(error, Path(source))}") from error
+
+
 def _reason(error: Exception, path: Path) -> str:
     match error:
         case FileNotFoundError():
@@ -185,7 +202,7 @@ def _check_header(image: PillowImage.Image, path: Path) -> None:
         )
 
 
-def _decode(image: PillowImage.Image, path: Path) -> NDArray[Any]:
+def _decode(image: PillowImage.Image, path: Path | str) -> NDArray[Any]:
     tags: Any = getattr(image, "tag_v2", {})
     image.load()
     image = ImageOps.exif_transpose(image)
@@ -204,7 +221,7 @@ def _decode(image: PillowImage.Image, path: Path) -> NDArray[Any]:
     return np.array(image.convert(mode))
 
 
-def _decode_integers(image: PillowImage.Image, tags: Any, path: Path) -> NDArray[Any]:
+def _decode_integers(image: PillowImage.Image, tags: Any, path: Path | str) -> NDArray[Any]:
     """16-bit grey; wider or signed integers say nothing about their range and are refused."""
     values = np.asarray(image)
     if image.mode == "I" and (tags or values.min() < 0 or values.max() > 65535):

@@ -28,13 +28,21 @@ class SquareResize:
         return np.stack([self._bicubic(pixels[..., c]) for c in range(3)], axis=2)
 
     def apply_mask(self, mask: BoolArray) -> BoolArray:
-        """Resize a mask to the square, each pixel taking the source pixel under its centre."""
+        """Resize a mask to the square, each pixel taking the source pixel under its centre.
+
+        A lesion too small to lie under any centre marks the pixels that it is in: it must not
+        vanish, or its image would be taken for one without a lesion.
+        """
         self._check(mask.shape, self.source_hw)
         rows, columns = (
             ((2 * np.arange(self.size_px) + 1) * side) // (2 * self.size_px)
             for side in self.source_hw
         )
-        return mask[np.ix_(rows, columns)]
+        square = mask[np.ix_(rows, columns)]
+        if mask.any() and not square.any():
+            places = np.argwhere(mask) * self.size_px // np.array(self.source_hw)
+            square[tuple(places.T)] = True
+        return square
 
     def invert(self, map: FloatArray) -> FloatArray:
         """Resize a square map to the source size, bilinear, within the map's own range."""

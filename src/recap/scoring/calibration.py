@@ -100,7 +100,7 @@ class Calibration(Section):
             f"At most {rate} of new normal {self._things} are called abnormal by the rate rule, "
             "on average over calibration sets, if they come from the same scanners, sites and "
             f"kinds of patients as these {n}{self._people}. With this very set the rate lies "
-            f"between {low:.1%} and {high:.1%} (95 %)."
+            f"between {100 * low:.1f} % and {100 * high:.1f} % (95 %)."
         )
 
     def why_not(self, kind: CaseKind, reading: ReadingSettings) -> str:

@@ -14,7 +14,7 @@ from recap.scoring.domain_guard import mean_descriptor
 from recap.scoring.parts import ImageScore, Part, Parts
 from recap.scoring.pipeline import ahead
 from recap.scoring.prepared import Answer, prepare, score_prepared
-from recap.types import Decision, FloatArray
+from recap.types import Decision, FloatArray, in_short
 
 # A slide's map keeps one value for this many pixels of a tile per side: no detector sees finer.
 SLIDE_MAP_STEP_PX = 16
@@ -50,6 +50,10 @@ class CasePrediction:
     def highest(self) -> int:
         """The number of the image with the highest score."""
         return int(np.argmax([image.score for image in self.images]))
+
+    def __repr__(self) -> str:
+        short = in_short(self.score, self.decision, self.map)
+        return f"CasePrediction({short}, images={len(self.images)})"
 
 
 def score_case(

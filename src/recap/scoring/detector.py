@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from PIL import Image as PillowImage
 from torch import Tensor, nn
 
 from recap.config import ReadingSettings, Settings
 from recap.encoders.load import RANDOM, load_encoder
 from recap.encoders.vit import Encoder
-from recap.errors import BundleError, WeightsError
+from recap.errors import BundleError, InputError, WeightsError
 from recap.io import image_from_array, read_image
 from recap.io.case import CaseKind
 from recap.io.resize import SquareResize
@@ -22,12 +23,12 @@ from recap.scoring.arrays import Runtime, as_output
 from recap.scoring.bundle import Card, read_card, read_tensors, write_bundle
 from recap.scoring.calibration import Calibration
 from recap.scoring.domain_guard import DESCRIPTORS, nearest
-from recap.types import Decision, FloatArray, Image, Prediction
+from recap.types import CLASSES, Decision, FloatArray, Image, Prediction
 
 if TYPE_CHECKING:
     from recap.scoring.cases import CasePrediction
 
-Source = str | Path | np.ndarray | Image
+Source = str | Path | np.ndarray | PillowImage.Image | Image
 
 
 class Detector:
@@ -46,13 +47,26 @@ class Detector:
         self.runtime: Runtime | None = None
         """What computes, if not the model itself; see `recap.runtime.choice`."""
 
+    def __repr__(self) -> str:
+        card = self.card
+        labels = [record.get("label") for record in card.support]
+        parts = [card.mode, f"encoder={card.encoder.name!r}"]
+        parts += [f"{labels.count(label)} {label}" for label in CLASSES if label in labels]
+        if card.calibration is not None:
+            parts.append(f"abnormal from {card.calibration.threshold:.4g} up")
+        return f"Detector({', '.join(parts)})"
+
     @property
     def map_scale(self) -> tuple[float, float]:
         """The map values drawn from nothing to full strength, fixed at fitting and calibration."""
         return self.card.drawn_scale
 
     def score(self, image: Source) -> Prediction:
-        """Score one image: a file, an array or an `Image`."""
+        """Score one image: a file, an array, a Pillow image or an `Image`.
+
+        An array is grey (H, W), RGB or RGBA, channels last. Its type says what white is: 255 in
+        uint8, 65535 in uint16, 1 in floats.
+        """
         return next(self.score_batch([image]))
 
     def score_batch(self, images: Iterable[Source], batch_size: int = 1) -> Iterator[Prediction]:
@@ -61,6 +75,11 @@ class Detector:
         On a CPU every image runs by itself: a larger batch gains nothing there, and a matrix
         product may round differently when there are more rows to it.
         """
+        if isinstance(images, str | Path):
+            raise InputError(
+                f"{images}: score_batch takes a list of images. For a folder give "
+                f'sorted(Path("{images}").glob("*.png")), or use `recap score`.'
+            )
         pending: list[Image] = []
         for image in images:
             pending.append(as_image(image, self.card.settings.reading))
@@ -228,6 +247,10 @@ def as_image(source: Any, reading: ReadingSettings) -> Image:
         return source
     if isinstance(source, str | Path):
         return read_image(source, reading)
+    if isinstance(source, list | tuple):
+        raise InputError(
+            f"A {type(source).__name__} is not one image. Score several with score_batch."
+        )
     return image_from_array(source)
 
 

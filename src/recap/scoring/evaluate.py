@@ -43,7 +43,7 @@ def evaluate(
     that mark nothing; where all do, `pixel` is None too.
     """
     everything = domain.test()
-    _need_both_classes(everything, domain)
+    need_both_classes(everything, domain)
     samples = everything if exclude is None else exclude.keep(everything, domain)
     measured = measure(detector, samples, progress)
     return {
@@ -55,7 +55,7 @@ def evaluate(
         "without_mask": measured.without_mask,
         "empty_masks": [str(mask) for mask in measured.empty_masks],
         "excluded": _excluded(exclude, domain, len(everything) - len(samples), len(everything)),
-        "support_images_in_test": _shared_with_support(detector, samples),
+        "support_images_in_test": shared_with_support(detector, samples),
         "mode": detector.card.mode,
         "fingerprint": detector.card.fingerprint,
     }
@@ -126,7 +126,7 @@ def measure(
     )
 
 
-def _need_both_classes(samples: Sequence[Sample], domain: Domain) -> None:
+def need_both_classes(samples: Sequence[Sample], domain: Domain) -> None:
     """Every image metric compares normal with abnormal: told before the work, not after it."""
     for abnormal, folder in ((False, "good"), (True, "Ungood")):
         if all(sample.abnormal != abnormal for sample in samples):
@@ -170,7 +170,7 @@ def square_mask(sample: Sample, image: Image, size_px: int) -> BoolArray:
     return SquareResize(image.size_hw, size_px).apply_mask(mask)
 
 
-def _shared_with_support(detector: Detector, samples: list[Sample]) -> int:
+def shared_with_support(detector: Detector, samples: Sequence[Sample]) -> int:
     """Test files that are, byte for byte, files the detector was fitted on."""
     fitted_on = {record["sha256"] for record in detector.card.support}
     return sum(sha256_of(sample.path) in fitted_on for sample in samples)

@@ -17,11 +17,18 @@ _MOST_CONNECTIONS = 1000
 
 
 class _Server(uvicorn.Server):
-    """Tells the application at once that it is being stopped, so that listeners are let go."""
+    """Says when it can be used, and tells the application at once that it is being stopped."""
 
-    def __init__(self, config: uvicorn.Config, stopping: Any) -> None:
+    def __init__(self, config: uvicorn.Config, stopping: Any, address: str) -> None:
         super().__init__(config)
         self._told = stopping
+        self._address = address
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Loading detectors takes a while, and until then the address answers nobody."""
+        await super().startup(sockets)
+        if self.started:
+            logging.getLogger("recap.server").info("Ready: open %s in a browser", self._address)
 
     def handle_exit(self, sig: int, frame: Any) -> None:
         """Come to a good end, and do not die of the signal after it."""
@@ -47,8 +54,9 @@ def run_server(settings: ServerSettings) -> None:
         timeout_graceful_shutdown=_GRACE_SECONDS,
     )
     host, port = listener.getsockname()[:2]
-    logging.getLogger("recap.server").info("http://%s:%d", host, port)
-    _Server(config, app.state.stopping).run([listener])
+    address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+    logging.getLogger("recap.server").info("Loading detectors for %s", address)
+    _Server(config, app.state.stopping, address).run([listener])
 
 
 def _listen(settings: ServerSettings) -> socket.socket:

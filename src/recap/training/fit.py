@@ -1,17 +1,17 @@
 """`recap.fit`: the one call that makes a detector."""
 
 from pathlib import Path
-from typing import Any
 
 from recap.config import DEFAULT_PRESET, Settings, resolve_settings
 from recap.progress import Progress, silent
 from recap.scoring.detector import Detector
+from recap.training.support import Masks, Pictures, gather_support
 
 
 def fit(
-    normal: Any,
-    abnormal: Any = None,
-    masks: Any = None,
+    normal: Pictures,
+    abnormal: Pictures | None = None,
+    masks: Masks | None = None,
     *,
     preset: str = DEFAULT_PRESET,
     seed: int = 0,
@@ -23,18 +23,20 @@ def fit(
     """Fit a detector on a few images of your own.
 
     Args:
-        normal: healthy images: a folder, a list of files, or a list of arrays.
+        normal: healthy images: a folder, a list of files, or a list of arrays (see
+            `Detector.score` for what an array may be).
         abnormal: images with lesions, likewise. Without any, the detector is a memory of the
             normal images, whose tokens made-up lesions adapt (`training.made_up_lesions`).
-        masks: lesion masks: a folder with files named like the abnormal images, or, with arrays,
-            a list with one mask or None per abnormal image. Optional.
+        masks: lesion masks: a folder with files named like the abnormal images, or a list with
+            one mask (or None) for each abnormal image: files with files, arrays with arrays.
         preset: `recap`, `fast` (the published model, side adapters) or `paper` (the published
             recipe).
         settings: everything else; replaces `preset` and `seed`.
         work_dir: a folder for unfinished work; an interrupted fit goes on from there.
+        device: `auto`, `cpu` or `cuda`.
+        progress: called with stage, done, total and detail at every step; `print` will do.
     """
     from recap.training.fewshot import fit_few_shot
-    from recap.training.support import gather_support
 
     settings = settings or resolve_settings(preset, seed=seed)
     return fit_few_shot(

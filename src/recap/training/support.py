@@ -2,8 +2,8 @@
 
 import hashlib
 import io
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,10 @@ from recap.io.resize import SquareResize
 from recap.types import CLASSES, BoolArray, Image, Sample
 from recap.words import counted
 
+Picture = str | Path | np.ndarray | PillowImage.Image | Image
+Pictures = str | Path | np.ndarray | Iterable[Picture]
+"""A folder or file, or several files or arrays."""
+Masks = str | Path | np.ndarray | Iterable[str | Path | np.ndarray | None]
 THUMBNAIL_PX = 128
 _AS_THE_FILE_SAYS = ReadingSettings()
 
@@ -44,37 +48,77 @@ def load_support(
     for sample, record in zip(samples, support_hashes(samples), strict=True):
         image = read_image(sample.path, reading)
         mask = None if sample.mask is None else read_mask_of(image, sample.mask)
-        _refuse_empty(mask, f"{sample.mask}")
+        refuse_empty(mask, f"{sample.mask}")
         loaded.append(SupportImage(image, sample.abnormal, mask, record))
     return loaded
 
 
 def gather_support(
-    normal: Any,
-    abnormal: Any = None,
-    masks: Any = None,
+    normal: Pictures,
+    abnormal: Pictures | None = None,
+    masks: Masks | None = None,
     reading: ReadingSettings = _AS_THE_FILE_SAYS,
 ) -> list[SupportImage]:
     """Support images from folders, lists of files, or lists of arrays."""
-    if not _holds_arrays(normal) and not _holds_arrays(abnormal):
-        if masks is not None and not isinstance(masks, str | Path):
-            raise InputError("With image files, give masks as a folder of files of the same names.")
-        samples = folder_samples(normal, abnormal, Path(masks) if masks else None)
-        return load_support(samples, reading)
-    if any(isinstance(given, str | Path) for given in (normal, abnormal, masks)):
-        raise InputError("Arrays and folders cannot be mixed. Give lists of arrays throughout.")
-    diseased = list(abnormal) if abnormal is not None else []
-    marks = list(masks) if masks is not None else [None] * len(diseased)
-    if len(marks) != len(diseased):
-        raise InputError(
-            f"{counted(len(diseased), 'abnormal image')} but {counted(len(marks), 'mask')}. Give "
-            "one each."
-        )
-    healthy = [_from_array(array, None, False, f"normal[{i}]") for i, array in enumerate(normal)]
+    given = [_listed(normal, "normal"), _listed(abnormal, "abnormal"), _listed(masks, "masks")]
+    kinds = {kind for images in given for kind in _are_paths(images)}
+    if len(kinds) == 2:
+        raise InputError("Arrays and files cannot be mixed. Give lists of arrays throughout.")
+    if kinds != {False}:
+        return load_support(_file_samples(*given), reading)
+    healthy = [_from_array(array, None, False, f"normal[{i}]") for i, array in enumerate(given[0])]
+    diseased = given[1] or []
+    marks = [None] * len(diseased) if given[2] is None else given[2]
+    _one_each(diseased, marks)
     pairs = zip(diseased, marks, strict=True)
     return healthy + [
         _from_array(array, mask, True, f"abnormal[{i}]") for i, (array, mask) in enumerate(pairs)
     ]
+
+
+def _listed(given: Any, name: str) -> Any:
+    """A path as it is; anything else as a list, which can be looked at and gone through again."""
+    if given is None and name != "normal":
+        return None
+    if isinstance(given, str | Path):
+        return given
+    if isinstance(given, Image | PillowImage.Image) or not isinstance(given, Iterable):
+        raise InputError(
+            f"{name}: give a folder, or a list of files or of arrays, not a value of type "
+            f"{type(given).__name__}."
+        )
+    return list(given)
+
+
+def _are_paths(images: Any) -> set[bool]:
+    """Whether they are paths, without those that are not there."""
+    each = images if isinstance(images, list) else [images]
+    return {isinstance(image, str | Path) for image in each if image is not None}
+
+
+def _file_samples(normal: Any, abnormal: Any, masks: Any) -> list[Sample]:
+    if not isinstance(masks, list):
+        return folder_samples(normal, abnormal, None if masks is None else Path(masks))
+    if not isinstance(abnormal, list):
+        raise InputError("A list of masks needs a list of abnormal images in the same order.")
+    _one_each(abnormal, masks)
+    samples = folder_samples(normal, abnormal)
+    diseased = [sample for sample in samples if sample.abnormal]
+    if len(diseased) != len(masks):
+        raise InputError("A list of masks needs a list of files, each image once, not of folders.")
+    healthy = [sample for sample in samples if not sample.abnormal]
+    pairs = zip(diseased, masks, strict=True)
+    return healthy + [
+        sample if mask is None else replace(sample, mask=Path(mask)) for sample, mask in pairs
+    ]
+
+
+def _one_each(diseased: Sequence[Any], masks: Sequence[Any]) -> None:
+    if len(masks) != len(diseased):
+        raise InputError(
+            f"{counted(len(diseased), 'abnormal image')} but {counted(len(masks), 'mask')}. Give "
+            "one each."
+        )
 
 
 def stack_support(support: Sequence[SupportImage], size_px: int) -> tuple[Tensor, Tensor]:
@@ -124,19 +168,13 @@ def _thumbnail(image: Image) -> bytes:
     return buffer.getvalue()
 
 
-def _holds_arrays(images: Any) -> bool:
-    return (
-        isinstance(images, list | tuple) and bool(images) and not isinstance(images[0], str | Path)
-    )
-
-
 def _from_array(array: Any, mask: Any, abnormal: bool, name: str) -> SupportImage:
     image = array if isinstance(array, Image) else image_from_array(array, name)
     digest = hashlib.sha256(np.ascontiguousarray(image.pixels).tobytes()).hexdigest()
     lesion = None if mask is None else np.asarray(mask).astype(bool)
     if lesion is not None and lesion.shape != image.size_hw:
         raise InputError(f"{name}: its mask has shape {lesion.shape}, the image {image.size_hw}.")
-    _refuse_empty(lesion, f"{name}, its mask")
+    refuse_empty(lesion, f"{name}, its mask")
     mask_digest = None if lesion is None else hashlib.sha256(lesion.tobytes()).hexdigest()
     record: dict[str, str | None] = {
         "name": name,
@@ -147,7 +185,7 @@ def _from_array(array: Any, mask: Any, abnormal: bool, name: str) -> SupportImag
     return SupportImage(image, abnormal, lesion, record)
 
 
-def _refuse_empty(mask: BoolArray | None, name: str) -> None:
+def refuse_empty(mask: BoolArray | None, name: str) -> None:
     """A lesion that is marked nowhere would teach that it is healthy tissue."""
     if mask is not None and not mask.any():
         raise InputError(

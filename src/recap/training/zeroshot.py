@@ -28,7 +28,7 @@ from recap.training.head import frozen_tokens
 from recap.training.loop import TrainingSet, train
 from recap.training.objective import Objective
 from recap.training.prefix_store import PrefixStore
-from recap.training.support import read_mask_of
+from recap.training.support import read_mask_of, refuse_empty
 from recap.types import Sample
 
 LEARNING_RATE = 5e-4
@@ -56,6 +56,7 @@ def fit_zero_shot(
     records = source_records(samples)
     mark = fingerprint("zero-shot", settings, model.encoder, records)
     checkpoint = open_checkpoint(work_dir, mark)
+    masks = _masks(model, samples)  # before the encoder: a wrong one is told at once
     store = frozen_tokens(
         model,
         lambda index: square_pixels(samples[index], model.encoder.input_px, settings.reading),
@@ -63,7 +64,7 @@ def fit_zero_shot(
         work_dir,
         progress,
     )
-    data = _training_set(model, samples, store)
+    data = _training_set(model, samples, store, masks)
     if settings.model.prototype_init == "source_means":
         _start_at_source_means(model, data)
     rate = settings.training.learning_rate or LEARNING_RATE
@@ -110,14 +111,20 @@ def source_records(samples: Sequence[Sample]) -> list[dict[str, str | None]]:
     return [{**r, "domain": s.domain} for r, s in zip(records, samples, strict=True)]
 
 
-def _training_set(model: ReCAP, samples: list[Sample], store: PrefixStore) -> TrainingSet:
+def _masks(model: ReCAP, samples: list[Sample]) -> Tensor:
     size, reading = model.encoder.input_px, model.settings.reading
+    return torch.stack([square_target(sample, size, reading) for sample in samples])
+
+
+def _training_set(
+    model: ReCAP, samples: list[Sample], store: PrefixStore, masks: Tensor
+) -> TrainingSet:
     names = sorted({sample.domain for sample in samples})
     has_mask = torch.tensor(supervised_samples(samples))
     return TrainingSet(
         store=store,
         abnormal=torch.tensor([sample.abnormal for sample in samples]),
-        masks=torch.stack([square_target(sample, size, reading) for sample in samples]),
+        masks=masks,
         has_mask=has_mask,
         origin=torch.arange(len(samples)),
         domain=torch.tensor([names.index(sample.domain) for sample in samples]),
@@ -150,6 +157,7 @@ def square_target(sample: Sample, size_px: int, reading: ReadingSettings) -> Ten
     if sample.mask is None:
         return torch.zeros(size_px, size_px, dtype=torch.bool)
     mask = read_mask_of(read_image(sample.path, reading), sample.mask)
+    refuse_empty(mask, f"{sample.mask}")
     square = SquareResize((mask.shape[0], mask.shape[1]), size_px).apply_mask(mask)
     return torch.from_numpy(np.ascontiguousarray(square))
 

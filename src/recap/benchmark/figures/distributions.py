@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from recap.benchmark.figures.notes import figure_notes
 from recap.benchmark.figures.runs import Run, auroc_text
 from recap.benchmark.figures.style import (
     CLASS_COLOURS,
@@ -42,7 +43,7 @@ def score_figures(runs: Sequence[Run]) -> list[Figure]:
         own = [run for run in runs if run.method == method]
         title = f"{method_name(method)}: scores of normal and abnormal test images"
         name, caption = figure_name("scores", method), CAPTION.format(bins=BINS)
-        figures.append(Figure(name, title, caption, partial(_draw, own, title)))
+        figures.append(Figure(name, title, caption, partial(_draw, own, title), figure_notes(own)))
     return figures
 
 

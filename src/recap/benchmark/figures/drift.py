@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from recap.benchmark.figures.notes import figure_notes
 from recap.benchmark.figures.runs import Run
 from recap.benchmark.figures.style import (
     CLASS_COLOURS,
@@ -54,7 +55,8 @@ def drift_figures(runs: Sequence[Run]) -> list[Figure]:
         own = [run for run in moving if (run.method, run.dataset) == (method, dataset)]
         title = f"{dataset_name(dataset)}: drift of the prototypes of {method_name(method)}"
         name = figure_name("drift", method, dataset)
-        figures.append(Figure(name, title, CAPTION, partial(_draw, own, title)))
+        draw = partial(_draw, own, title)
+        figures.append(Figure(name, title, CAPTION, draw, figure_notes(own)))
     return figures
 
 

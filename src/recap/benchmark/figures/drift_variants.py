@@ -1,6 +1,7 @@
 """Drift by kind of conditioning: what gate and bound change, side by side on one axis."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -12,6 +13,7 @@ from recap.benchmark.figures.drift import (
     boxes_of,
     log_axis,
 )
+from recap.benchmark.figures.notes import figure_notes
 from recap.benchmark.figures.runs import Run
 from recap.benchmark.figures.style import (
     Figure,
@@ -50,8 +52,14 @@ def variant_drift_figures(variants: Mapping[str, Sequence[Run]]) -> list[Figure]
         seeds = seeds_name([run.seed for runs in own.values() for run in runs])
         title = f"{dataset_name(dataset)}, {setting_name(shots)}, {seeds}: drift by conditioning"
         name = f"drift-conditioning-{dataset}-{shots}-shot"
-        figures.append(Figure(name, title, CAPTION, partial(_draw, own, title)))
+        notes = figure_notes(_as_variants(own))
+        figures.append(Figure(name, title, CAPTION, partial(_draw, own, title), notes))
     return figures
+
+
+def _as_variants(variants: Mapping[str, Sequence[Run]]) -> list[Run]:
+    """All runs, each under the name of its variant."""
+    return [replace(run, method=label) for label, runs in variants.items() for run in runs]
 
 
 def _draw(variants: Mapping[str, Sequence[Run]], title: str) -> Any:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from recap.benchmark.examples import Example, read_examples, read_maps
+from recap.benchmark.figures.notes import figure_notes
 from recap.benchmark.figures.runs import Run
 from recap.benchmark.figures.style import (
     WIDTH_IN,
@@ -69,6 +70,7 @@ def _figure(
         title,
         CAPTION.format(seeds=seeds),
         lambda: _draw(title, columns, examples),
+        figure_notes(runs),
     )
 
 

@@ -32,6 +32,8 @@ class Run:
     """Under "normal", "abnormal" (images) and "bound": (branch, layer, prototype)."""
     seconds: Mapping[str, float]
     versions: Mapping[str, str]
+    fitted_on: int = 0
+    without_mask: int = 0
 
     @property
     def dataset(self) -> str:
@@ -71,6 +73,8 @@ def _run(file: Path, content: Mapping[str, Any]) -> Run:
         layer_drift={k: np.array(v, np.float32) for k, v in layers.items()} if known else None,
         seconds=content.get("seconds", {}),
         versions=content.get("versions", {}),
+        fitted_on=content.get("support_images_in_test", 0),
+        without_mask=content.get("without_mask", 0),
     )
 
 
@@ -90,11 +94,14 @@ def read_runs(out: Path) -> list[Run]:
     runs = [run for own in read_variants(out, GRID).values() for run in own]
     labels = with_presets([(run.method, run.cell) for run in runs])
     runs = [replace(run, method=label) for run, label in zip(runs, labels, strict=True)]
-    refuse_mixed(
-        Averaged(f"{run.method} on {run.dataset}, {run.shots} shots", run.seed, run.cell)
-        for run in runs
-    )
+    refuse_mixed(map(_averaged, runs))
     return runs
+
+
+def _averaged(run: Run) -> Averaged:
+    place = f"{run.method} on {run.dataset}, {run.shots} shots"
+    counts = (int(run.abnormal.sum()), int((~run.abnormal).sum()))
+    return Averaged(place, run.seed, run.cell, counts)
 
 
 def read_variants(out: Path, experiment: str) -> dict[str, list[Run]]:

@@ -71,6 +71,7 @@ class Entry:
     interval: tuple[float, float] | None
     """95 % of the resamples, or else ± the standard deviation over seeds."""
     resampled: bool
+    notes: tuple[str, ...] = ()
 
 
 def study_figures(out: Path) -> list[Figure]:
@@ -88,12 +89,15 @@ def study_figures(out: Path) -> list[Figure]:
 def _figure(name: str, entries: Sequence[Entry]) -> Figure:
     place = f"{name}-{entries[0].shots}-shot"
     about = _about(entries)
+    notes = tuple(dict.fromkeys(note for entry in entries for note in entry.notes))
     if all(entry.value is not None for entry in entries):
         subject, axis = CURVES.get(name.removeprefix("sweep-"), (name, name))
         title = f"Sensitivity to {subject}: {about}"
-        return Figure(place, title, CURVE_CAPTION, lambda: _draw_curves(entries, title, axis))
+        return Figure(
+            place, title, CURVE_CAPTION, lambda: _draw_curves(entries, title, axis), notes
+        )
     title = f"{TITLES.get(name, name)}: {about}"
-    return Figure(place, title, DOTS_CAPTION, lambda: _draw_dots(entries, title))
+    return Figure(place, title, DOTS_CAPTION, lambda: _draw_dots(entries, title), notes)
 
 
 def read_summary(file: Path) -> list[Entry]:
@@ -127,6 +131,7 @@ def _entry(row: dict[str, Any]) -> Entry:
         delta=None if delta is None else 100 * delta,
         interval=None if low is None or high is None else (100 * low, 100 * high),
         resampled=resampled,
+        notes=tuple(str(text) for _, text in row.get("notes", ())),  # older summaries have none
     )
 
 

@@ -2,7 +2,8 @@
 
 import io
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping
+import textwrap
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -16,6 +17,8 @@ from recap.types import FloatArray
 
 WIDTH_IN = 7.0  # the text width of most journals and of A4
 PRINT_DPI = 300
+MARGIN_IN = 0.07
+LETTERS_PER_IN = 18  # of the notes' 7 pt type, on average
 # Okabe and Ito's colours; yellow is left out because it fades on white paper.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
@@ -68,6 +71,8 @@ class Figure:
     title: str
     caption: str
     draw: Callable[[], Any]
+    notes: tuple[str, ...] = ()
+    """What must be known about its numbers; they are in the picture, which travels alone."""
 
 
 def render(figure: Figure, *forms: str, dpi: int = PRINT_DPI) -> list[bytes]:
@@ -77,11 +82,27 @@ def render(figure: Figure, *forms: str, dpi: int = PRINT_DPI) -> list[bytes]:
         drawn = figure.draw()
         drawn.draw_without_rendering()
         drawn.set_layout_engine("none")  # found once: both forms look alike, in half the time
+        area = _write_below(drawn, figure.notes) if figure.notes else None
         for form in forms:
             buffer = io.BytesIO()
-            drawn.savefig(buffer, format=form, dpi=dpi, metadata=_NO_DATES[form])
+            drawn.savefig(buffer, format=form, dpi=dpi, bbox_inches=area, metadata=_NO_DATES[form])
             files.append(buffer.getvalue())
     return files
+
+
+def _write_below(drawn: Any, notes: Sequence[str]) -> Any:
+    """Write notes under a finished figure; gives the area of both in inches."""
+    width, height = drawn.get_size_inches()
+    letters = int(LETTERS_PER_IN * (width - 2 * MARGIN_IN))
+    lines = [line for note in notes for line in textwrap.wrap(note, letters)]
+    place = (MARGIN_IN / width, -MARGIN_IN / height)
+    # A name with two dollar signs is no formula.
+    text = drawn.text(*place, "\n".join(lines), va="top", color="#404040", parse_math=False)
+    bottom = text.get_window_extent().y0 / drawn.dpi - MARGIN_IN
+    for legend in drawn.legends:  # else they go down with the picture's lower edge
+        legend.set_bbox_to_anchor((0, 0, 1, 1), drawn.transFigure)
+    bounds = require("matplotlib.transforms", "figures").Bbox
+    return bounds.from_extents(0, bottom, width, height)
 
 
 @contextmanager

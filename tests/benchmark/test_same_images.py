@@ -1,0 +1,45 @@
+"""Results of other images than those that are there."""
+
+from pathlib import Path
+
+import pytest
+
+from recap.benchmark.same_images import refuse_other_images
+from recap.data import write_phantoms
+from recap.data.exclusions import read_exclusions
+from recap.errors import InputError
+
+
+@pytest.fixture(scope="module")
+def domain(tmp_path_factory):
+    root = tmp_path_factory.mktemp("data")
+    return write_phantoms(root, pool=1, test=2, size_px=32, domains=["Brain"])[0]
+
+
+def result(samples, **cell):
+    images = [{"file": s.path.name, "abnormal": s.abnormal} for s in samples]
+    return Path("cell.json"), {"cell": {"dataset": "Brain", **cell}, "images": images}
+
+
+def test_the_same_images_in_any_order(domain):
+    refuse_other_images([result(domain.test()[::-1])], [domain], None)
+
+
+def test_fewer_images_or_other_labels_are_refused(domain):
+    fewer = result(domain.test()[1:])
+    with pytest.raises(InputError, match=r"cell\.json: was measured on 3 test images.* the 4 of"):
+        refuse_other_images([fewer], [domain], None)
+    turned = result(domain.test())
+    turned[1]["images"][0]["abnormal"] = True
+    with pytest.raises(InputError, match="on 4 test images, which are not the 4 of"):
+        refuse_other_images([turned], [domain], None)
+
+
+def test_what_a_list_leaves_out_is_no_difference(domain, tmp_path):
+    listed = tmp_path / "exclude.txt"
+    listed.write_text("Brain_AD/test/good/img/test_000.png\n")
+    refuse_other_images([result(domain.test()[1:])], [domain], read_exclusions(listed))
+
+
+def test_results_on_pools_are_of_other_images_by_nature(domain):
+    refuse_other_images([result([], on="pool")], [domain], None)
