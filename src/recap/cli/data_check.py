@@ -8,7 +8,8 @@ import typer
 
 from recap.atomic import write_atomic
 from recap.cli.bars import bars
-from recap.cli.words import counted, printable
+from recap.cli.words import printable
+from recap.words import counted
 
 if TYPE_CHECKING:
     from recap.data.inspect import DataReport

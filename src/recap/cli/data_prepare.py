@@ -7,7 +7,8 @@ from typing import Annotated
 import typer
 
 from recap.cli.bars import bars
-from recap.cli.words import counted, printable
+from recap.cli.words import printable
+from recap.words import counted
 
 SHOWN = 20
 

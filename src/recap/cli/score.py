@@ -9,8 +9,9 @@ import typer
 
 from recap.cli.bars import bars
 from recap.cli.options import Device, RandomWeights, Runtime
-from recap.cli.words import counted, printable
+from recap.cli.words import printable
 from recap.errors import SettingsError
+from recap.words import counted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
