@@ -57,6 +57,15 @@ def make_folder(path: Path) -> None:
         raise InputError(f"Cannot write {path}: {reason_of(error, path)}") from error
 
 
+def sync(path: Path) -> None:
+    """Put one file, or the list of names in one folder, on the disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
 def check_file(path: Path) -> None:
     """Refuse a file that could not be written, before the work rather than after it."""
     if path.is_dir():

@@ -12,25 +12,13 @@ from recap.benchmark.run_cell import result_of, run_cell
 from recap.benchmark.runner import run_cells
 from recap.benchmark.tables import Results, paper_tables
 from recap.benchmark.watch import Silent
-from recap.config import resolve_settings, settings_from_dict
+from recap.config import settings_from_dict
 from recap.data import draw_support, write_phantoms
 from recap.errors import InputError, SettingsError
 from recap.metrics import auroc
 from recap.scoring.evaluate import evaluate
 from recap.training.fewshot import fit_few_shot
 from recap.training.support import load_support
-
-
-@pytest.fixture(scope="module")
-def domains(tmp_path_factory):
-    root = tmp_path_factory.mktemp("phantoms")
-    return write_phantoms(root, pool=3, test=3, size_px=70, domains=["Brain", "Chest"])
-
-
-@pytest.fixture(scope="module")
-def settings(tiny_folder):
-    encoder = {"name": str(tiny_folder), "input_px": 70}
-    return resolve_settings(encoder=encoder, training={"epochs": 1, "augment": False})
 
 
 @pytest.fixture(scope="module")

@@ -17,25 +17,12 @@ from recap.benchmark.studies import (
 from recap.benchmark.table_cells import ALIASES
 from recap.benchmark.watch import Silent
 from recap.config import resolve_settings
-from recap.data import write_phantoms
 from recap.errors import InputError, SettingsError, WeightsError
 
 NAMES = (
     "components", "conditioning", "backbones",
     "sweep-eta", "sweep-topk", "sweep-lambda", "sweep-delta-sep",
 )  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def domains(tmp_path_factory):
-    root = tmp_path_factory.mktemp("phantoms")
-    return write_phantoms(root, pool=3, test=3, size_px=70, domains=["Brain", "Chest"])
-
-
-@pytest.fixture(scope="module")
-def settings(tiny_folder):
-    encoder = {"name": str(tiny_folder), "input_px": 70}
-    return resolve_settings(encoder=encoder, training={"epochs": 1, "augment": False})
 
 
 def numbers(out):

@@ -3,7 +3,8 @@
 import pytest
 
 from recap.cli.bars import bars
-from recap.cli.words import counted, printable
+from recap.cli.words import printable
+from recap.words import counted
 
 HOSTILE = "a\x1b[2J\nScoring: 9/9\u202eb\udcff.png"
 SHOWN = r"a\x1b[2J\nScoring: 9/9\u202eb\udcff.png"

@@ -80,7 +80,8 @@ def test_a_json_file_that_cannot_be_written_is_told_before_scoring(
 def test_numbers_are_printed_even_if_their_file_cannot_be_written(
     command, bundle, domains, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr("recap.atomic.check_file", lambda path: None)  # full since it was checked
+    # Full only since it was checked.
+    monkeypatch.setattr("recap.cli.evaluate.check_file", lambda path: None)
     result = command("evaluate", bundle, domains[0].root, "--json", tmp_path)
     assert result.code == 2
     assert "image auroc" in result.out

@@ -15,8 +15,9 @@ from PIL import Image as PillowImage
 from dicom_files import save_dicom
 from recap.errors import InputError
 from recap.io import sniff as sniff_module
+from recap.io.nifti import nifti_pair
 from recap.io.reasons import one_line_errors
-from recap.io.sniff import nifti_pair, sniff
+from recap.io.sniff import sniff
 from slide_files import PINK, blank, write_slide
 from volume_files import write_nifti, write_nrrd
 

@@ -88,7 +88,7 @@ def _jobs(
 
 
 def _first_fits(todo: Sequence[Job]) -> tuple[list[Job], list[Job]]:
-    """Those that fit what others use, and the others: no two processes are to fit the same."""
+    """One job for each fit that is still missing, and the rest: no fit is made twice at once."""
     first: dict[str, Job] = {}
     for job in todo:
         if not job.head.exists():

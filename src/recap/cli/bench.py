@@ -1,7 +1,7 @@
 """`recap bench`: the benchmark as commands."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, get_args
 
 import typer
 
@@ -26,7 +26,8 @@ from recap.cli.bench_report import figures_command, report_command
 from recap.cli.bench_speed import speed_command
 from recap.cli.bench_studies import ablate, sweep
 from recap.cli.options import Config, Overrides, Preset
-from recap.cli.words import counted
+from recap.errors import InputError, SettingsError
+from recap.words import counted
 
 app = typer.Typer(
     no_args_is_help=True, rich_markup_mode=None, help="Run a grid of experiments; print its tables."
@@ -74,7 +75,6 @@ def run(
     from recap.benchmark.runner import run_cells
     from recap.benchmark.sources import with_sources
     from recap.cli.bench_live import watching
-    from recap.errors import InputError
 
     settings = grid_settings(methods, preset, peer_preset, config, overrides, encoder)
     grid = read_grid(data, shots, seeds, datasets, draw_by_seed, supports, exclude, on)
@@ -149,13 +149,10 @@ def table(
 
     Below them stands what must be said about the comparison.
     """
-    from typing import get_args
-
     from recap.benchmark.collect import collect, collect_pool
     from recap.benchmark.own_table import own_table
     from recap.benchmark.table_render import Format, render
     from recap.benchmark.tables import paper_tables
-    from recap.errors import SettingsError
 
     if form not in get_args(Format):
         raise SettingsError(f"--format {form}: use one of {', '.join(get_args(Format))}.")

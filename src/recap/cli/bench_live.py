@@ -12,7 +12,7 @@ from recap.benchmark.experiments import flat_settings
 from recap.benchmark.time_left import TimeLeft
 from recap.benchmark.watch import Outcome, Watcher
 from recap.cli.bench_board import Entries, Entry, draw_board, left, percent
-from recap.cli.words import counted
+from recap.words import counted
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType

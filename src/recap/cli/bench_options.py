@@ -3,12 +3,13 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, get_args
 
 import typer
 
 from recap.cli.options import method_settings
 from recap.cli.words import printable, unmatched_exclusions
+from recap.errors import InputError, SettingsError
 
 if TYPE_CHECKING:
     from recap.benchmark.cells import MeasuredOn
@@ -88,7 +89,6 @@ def read_grid(
 def _choose_domains(data: Path, datasets: str) -> "tuple[list[Domain], list[str]]":
     """All data sets of a folder, and the names of those that were asked for."""
     from recap.data import find_domains
-    from recap.errors import InputError
 
     domains = find_domains(data)
     names = [domain.name for domain in domains]
@@ -123,7 +123,6 @@ def _support_lists(
 ) -> "Lists | None":
     """The lists of --supports, all of them; none without it."""
     from recap.benchmark.support_lists import read_lists
-    from recap.errors import SettingsError
 
     if supports is None:
         return None
@@ -151,10 +150,7 @@ def _left_out(exclude: Path | None, domains: "Sequence[Domain]") -> "Exclusions 
 
 def measured_on(on: str, exclude: Path | None) -> "MeasuredOn":
     """Check --on."""
-    from typing import get_args
-
     from recap.benchmark.cells import MeasuredOn
-    from recap.errors import SettingsError
 
     if on not in get_args(MeasuredOn):
         raise SettingsError(f"--on {on}: use one of {', '.join(get_args(MeasuredOn))}.")
@@ -202,8 +198,6 @@ def grid_settings(
 
 def _refuse_unused(options: Mapping[str, object], overrides: Sequence[str], whose: str) -> None:
     """Options that no method of the grid would take are a mistake to be told of."""
-    from recap.errors import SettingsError
-
     given = [name for name, value in options.items() if value is not None]
     for option in (*given, *(f"--set {text}" for text in overrides)):
         raise SettingsError(

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from recap.atomic import write_atomic
 from recap.cli.bars import bars
 from recap.cli.options import Config, Device, Overrides, Preset, RandomWeights, settings_from
 
@@ -48,7 +49,6 @@ def speed_command(
     each model and the encoder alone run once; the ratio is the median over the rounds of their
     times, and beside it that of processor time, which other work on the machine disturbs least.
     """
-    from recap.atomic import write_atomic
     from recap.benchmark.cells import parse_numbers
     from recap.benchmark.efficiency import efficiency_table
     from recap.benchmark.speed import measure_speed

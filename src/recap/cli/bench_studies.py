@@ -22,6 +22,7 @@ from recap.cli.bench_options import (
     tell_failures,
 )
 from recap.cli.options import Config, Overrides, Preset, settings_from
+from recap.errors import SettingsError
 
 if TYPE_CHECKING:
     from recap.config import Settings
@@ -59,8 +60,6 @@ def ablate(
     Cells that another run in the same folder has finished are not run again. The numbers are also
     kept in OUT/experiments/NAME-summary.json. Exit code 1: cells failed.
     """
-    from recap.errors import SettingsError
-
     if study != "recipe":
         preset = _published(preset, config, overrides)
     settings = settings_from(preset, config, overrides, encoder={"name": encoder})

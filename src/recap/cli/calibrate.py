@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from recap.atomic import check_place
 from recap.cli.bars import bars
 from recap.cli.options import Device, RandomWeights
 from recap.cli.words import printable
@@ -108,7 +109,6 @@ def calibrate_command(
 
 def _check_out(bundle: Path, out: Path, overwrite: bool) -> None:
     """Tell before the first image what would fail after the last."""
-    from recap.atomic import check_place
     from recap.scoring.bundle import CARD, read_card
 
     check_place(out)

@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from recap.atomic import write_atomic
 from recap.cli.bars import bars
-from recap.cli.words import counted, printable
+from recap.cli.words import printable
+from recap.words import counted
 
 if TYPE_CHECKING:
     from recap.data.inspect import DataReport
@@ -40,8 +42,6 @@ def check_command(
             typer.echo(printable(line))
     problems = sum(len(data.problems) for data in found)
     if json_file is not None:
-        from recap.atomic import write_atomic
-
         content = {"path": str(path), "problems": problems, "data": [d.as_json() for d in found]}
         write_atomic(json_file, json.dumps(content, indent=2) + "\n")
     if problems:

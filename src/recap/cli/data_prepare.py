@@ -1,11 +1,14 @@
 """`recap data prepare`: a domain of the benchmark from its raw public source."""
 
+import os
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from recap.cli.words import counted, printable
+from recap.cli.bars import bars
+from recap.cli.words import printable
+from recap.words import counted
 
 SHOWN = 20
 
@@ -61,9 +64,6 @@ def prepare_command(
     A run that was stopped goes on where it was. Inputs that are missing or broken are named at the
     end and in manifest.json; the exit code is then 1.
     """
-    import os
-
-    from recap.cli.bars import bars
     from recap.data.prepare import PrepareOptions, find_source, listed_names, prepare
 
     normal, abnormal = listed_names(pool_lists or [])

@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from recap.errors import RecapError
+
 
 def support_command(
     dataset: Annotated[
@@ -25,7 +27,6 @@ def support_command(
     """
     from recap.data import draw_support, read_domain
     from recap.data.supports import write_support
-    from recap.errors import RecapError
 
     if out.exists():
         raise RecapError(f"{out} exists already. Choose another --out.")

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from recap.atomic import check_file, write_atomic
 from recap.cli.bars import bars
 from recap.cli.options import Device, RandomWeights, Runtime
 from recap.cli.words import printable, some, unmatched_exclusions
@@ -34,7 +35,6 @@ def evaluate_command(
 
     Image metrics and, with masks, pixel metrics.
     """
-    from recap.atomic import check_file, write_atomic
     from recap.data import read_domain
     from recap.data.exclusions import read_exclusions
     from recap.runtime.choice import choose_runtime

@@ -11,8 +11,8 @@ import typer
 from recap.atomic import check_place
 from recap.cli.bars import bars
 from recap.cli.options import Config, Device, Overrides, Preset, RandomWeights, method_settings
-from recap.cli.words import counted
 from recap.errors import RecapError
+from recap.words import counted
 
 if TYPE_CHECKING:
     from recap.config import AnySettings

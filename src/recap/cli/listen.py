@@ -1,11 +1,14 @@
 """`recap listen`: a node that scores the studies an archive sends to it."""
 
+import logging
+import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from recap.cli.options import Device, RandomWeights
+from recap.errors import SettingsError
 
 if TYPE_CHECKING:
     from recap.pacs.send import Destination
@@ -46,9 +49,6 @@ def listen_command(
     until its results are stored elsewhere: after a crash, the same command goes on. Ends with
     Ctrl-C. Logs name no patient.
     """
-    import logging
-    import signal
-
     from recap.pacs.listen import Listener, ListenSettings
     from recap.pacs.score_study import study_scorer
     from recap.pacs.spool import Spool
@@ -71,7 +71,6 @@ def listen_command(
 def _destination(
     send_to: str | None, store_url: str | None, token_file: Path | None, ae_title: str
 ) -> "Destination":
-    from recap.errors import SettingsError
     from recap.pacs.send import DicomPeer, WebArchive, parse_address
 
     if (send_to is None) == (store_url is None):

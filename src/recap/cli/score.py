@@ -2,13 +2,16 @@
 
 from collections import Counter
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from recap.cli.bars import bars
 from recap.cli.options import Device, RandomWeights, Runtime
-from recap.cli.words import counted, printable
+from recap.cli.words import printable
+from recap.errors import SettingsError
+from recap.words import counted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -99,8 +102,6 @@ def score_command(
     its own in --out. Files that cannot be read become rows with status=error, and the exit code is
     1. Running the same command again scores only what is missing.
     """
-    from tempfile import TemporaryDirectory
-
     from recap.cli.score_job import Wanted
     from recap.cli.score_run import Order, Scoring, split_paths
     from recap.scoring.shards import parse_shard
@@ -129,8 +130,6 @@ def score_command(
 
 
 def _check_engine(engine: str, shard: str, of_ray: "Mapping[str, object]") -> None:
-    from recap.errors import SettingsError
-
     if engine not in ("local", "ray"):
         raise SettingsError(f"No engine is called '{engine}'. Choose from: local, ray.")
     for option, value in of_ray.items():

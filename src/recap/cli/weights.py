@@ -1,6 +1,8 @@
 """`recap weights`: which encoders are on this machine, and how to get the others here."""
 
+import json
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -96,9 +98,6 @@ def _say(message: str) -> None:
 
 
 def _print_json(rows: "Sequence[Status | Check]") -> None:
-    import json
-    from dataclasses import asdict
-
     typer.echo(json.dumps([asdict(row) for row in rows], indent=2, default=str))
 
 

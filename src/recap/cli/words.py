@@ -1,12 +1,8 @@
-"""Text for people: counted things, and names that cannot command a terminal."""
+"""Text for a terminal: the first of many names, and names that cannot command it."""
 
 from collections.abc import Sequence
 
-from recap.words import counted
-
 SHOWN = 5
-
-__all__ = ["counted", "printable", "some", "unmatched_exclusions"]
 
 
 def some(names: Sequence[str]) -> str:

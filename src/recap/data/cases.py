@@ -12,9 +12,10 @@ from recap.data.unread_formats import is_unread_image
 from recap.errors import InputError
 from recap.fetch import unpack_archive
 from recap.io.case import Case
+from recap.io.nifti import nifti_pair
 from recap.io.read import open_file
 from recap.io.reasons import not_there
-from recap.io.sniff import Format, nifti_pair, sniff
+from recap.io.sniff import Format, sniff
 from recap.words import counted
 
 if TYPE_CHECKING:

@@ -16,23 +16,17 @@ def silent(message: str) -> None:
 
 def sha256_of(path: Path) -> str:
     """The sha256 of a file, as hexadecimal digits."""
-    return digest_of(path, "sha256")
-
-
-def digest_of(path: Path, algorithm: str) -> str:
-    """The digest of a file by a named algorithm, as hexadecimal digits."""
     with path.open("rb") as stream:
-        return hashlib.file_digest(stream, algorithm).hexdigest()
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
-def check_digest(
+def check_sha256(
     path: Path,
     expected: str,
-    algorithm: str = "sha256",
     advice: str = "It was not kept: the file was damaged on the way or replaced at its source; "
     "try again.",
 ) -> None:
-    """Refuse a file that has not the digest expected."""
-    seen = digest_of(path, algorithm)
+    """Refuse a file that is not the one expected."""
+    seen = sha256_of(path)
     if seen != expected.lower():
-        raise FetchError(f"{path.name} has {algorithm} {seen}, expected {expected}. {advice}")
+        raise FetchError(f"{path.name} has sha256 {seen}, expected {expected}. {advice}")

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from recap.fetch.digest import FetchError, check_digest, sha256_of
+from recap.fetch.digest import FetchError, check_sha256, sha256_of
 
 ByteProgress = Callable[[int, int], None]
 """Called with the bytes that are here and the bytes of the whole, 0 where that is unknown."""
@@ -40,7 +40,6 @@ def download(
     target: Path,
     *,
     sha256: str | None = None,
-    md5: str | None = None,
     limit_bytes: int = LIMIT_BYTES,
     progress: ByteProgress = lambda done, total: None,
     pause_s: float = 1.0,
@@ -51,17 +50,16 @@ def download(
     of. A file that is there already is checked and not downloaded again.
     """
     _check_address(url)
-    expected = {name: value for name, value in (("sha256", sha256), ("md5", md5)) if value}
     if target.exists():
-        for algorithm, value in expected.items():
-            check_digest(target, value, algorithm, "Move it away to download it again.")
+        if sha256:
+            check_sha256(target, sha256, "Move it away to download it again.")
         return sha256_of(target)
     target.parent.mkdir(parents=True, exist_ok=True)
     part = target.with_name(target.name + ".part")
     _attempt_until_whole(url, part, limit_bytes, progress, pause_s)
     try:
-        for algorithm, value in expected.items():
-            check_digest(part, value, algorithm)
+        if sha256:
+            check_sha256(part, sha256)
     except FetchError:
         _discard(part)
         raise

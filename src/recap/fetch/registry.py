@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import unquote, urldefrag, urlsplit
 
-from recap.fetch.digest import FetchError, check_digest, silent
+from recap.fetch.digest import FetchError, check_sha256, silent
 
 Progress = Callable[[str], None]
 
@@ -40,7 +40,7 @@ def fetch_wheel(
                 f"pip could not download {requirement}: {_last_line(result)} "
                 "Check the network and pip's index settings (`pip config list`)."
             )
-        check_digest(wheels[0], sha256)
+        check_sha256(wheels[0], sha256)
         return wheels[0].replace(folder / wheels[0].name)
 
 
@@ -57,7 +57,7 @@ def fetch_sdist(
     with tempfile.TemporaryDirectory(dir=folder, prefix=".fetch-") as scratch:
         archive = Path(scratch) / file_name
         _stream(url, archive, progress)
-        check_digest(archive, sha256)
+        check_sha256(archive, sha256)
         return archive.replace(folder / file_name)
 
 

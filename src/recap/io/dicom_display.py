@@ -87,7 +87,7 @@ class Display:
         return finite & ~((stored >= low) & (stored <= high))
 
     def own_range(self, stored: NDArray[Any]) -> Window:
-        """The range of a frame's own values; what pads it has no say."""
+        """The range of a frame's own values, without its padding."""
         values = self.in_unit(stored)[self.shown(stored)]
         return own_window(values) if values.size else (0.0, 1.0)
 

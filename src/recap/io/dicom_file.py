@@ -121,7 +121,7 @@ class _Stream(BufferedReader):
         self._size = path.stat().st_size
 
     def read(self, size: int | None = -1) -> bytes:
-        """Up to so many bytes; damaged lengths ask for gigabytes."""
+        """Never more than is left of the file: a damaged length may ask for gigabytes."""
         if size is not None and size > DEFAULT_BUFFER_SIZE:
             size = min(size, max(0, self._size - self.tell()))
         return super().read(size)

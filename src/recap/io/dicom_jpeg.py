@@ -195,7 +195,7 @@ def _words(block: bytes) -> NDArray[np.uint16]:
 def _follow(
     words: NDArray[np.uint16], tables: list[HuffmanTable], first: int, ends: int
 ) -> Integers:
-    """Where the codes of each pixel start that starts before the end: (pixels, components)."""
+    """Where the codes of the pixels that begin before `ends` start: (pixels, components)."""
     nowhere = len(words) - 32
     nexts = [_next_code(words[:nowhere], table, nowhere) for table in tables]
     jump: NDArray[np.int32] = np.arange(nowhere + 1, dtype=np.int32)
@@ -215,7 +215,7 @@ def _follow(
 
 
 def _chain(jump: NDArray[np.int32], first: int, nowhere: int) -> NDArray[np.int32]:
-    """The places that jumps lead to; each of them leads on, so there is an end."""
+    """The places that jumps lead to, one after another; each leads forward, so there is an end."""
     # Single numbers are had from its buffer in half the time that an array takes.
     following, places = jump.data, []
     while first < nowhere:

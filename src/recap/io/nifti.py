@@ -5,7 +5,6 @@ cannot claim memory. Positions are taken to be millimetres, as all viewers do.
 """
 
 import gzip
-import math
 import struct
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ from recap.io.volume import Grid, Volume, grid_for
 from recap.io.voxels import (
     UNPACK_ERRORS,
     careful,
-    choose_frame,
+    check_one_volume,
     open_unpacked,
     read_voxels,
     seek_voxels,
@@ -50,23 +49,29 @@ def is_nifti(path: str | Path) -> bool:
         return False
 
 
-def read_nifti(path: str | Path, axis: Axis, frame: int | None = None) -> Volume:
+def nifti_pair(path: Path) -> tuple[Path, Path] | None:
+    """Header and voxels, if a file is one half of a NIfTI pair and the other lies beside it."""
+    header, voxels = _other_half(path, ".img", ".hdr"), _other_half(path, ".hdr", ".img")
+    if header == voxels:
+        return None
+    return (header, voxels) if is_nifti(header) and not is_nifti(voxels) else None
+
+
+def read_nifti(path: str | Path, axis: Axis) -> Volume:
     """Read a volume in the file's own unit, cut along an axis of the body.
 
     Either half of a pair may be named. Voxels that are NaN or infinite, as resampling leaves them
-    outside the field of view, become the lowest finite value. `frame` chooses one volume of a
-    series in time.
+    outside the field of view, become the lowest finite value.
     """
     path = Path(path)
     with careful(path):
         first = _other_half(path, ".img", ".hdr")
         header, alone = _read_header(first)
-        shape, first_voxel = _frame_shape(header.get_data_shape(), frame, path)
+        shape = _volume_shape(header.get_data_shape(), path)
         dtype = _dtype(header)
         voxels = first if alone else _voxel_file(first)
         with open_unpacked(voxels) as stream:
-            start = _voxel_offset(header, alone) + first_voxel * dtype.itemsize
-            seek_voxels(stream, start, shape, dtype, voxels)
+            seek_voxels(stream, _voxel_offset(header, alone), shape, dtype, voxels)
             grid = grid_for(shape, np.array(header.get_best_affine(), float), axis, str(path))
             values = read_voxels(stream, shape, dtype, str(path), _scale(header))
         return Volume(grid.take(values), grid, str(path), window=_window(header, values))
@@ -135,7 +140,7 @@ def _voxel_file(path: Path) -> Path:
 
 
 def _other_half(path: Path, half: str, other: str) -> Path:
-    """The file that completes a pair, or the same path where there is none beside it."""
+    """For one half of a pair the other half beside it; the path itself for all other files."""
     stem = path.name.removesuffix(".gz")
     if not stem.lower().endswith(half):
         return path
@@ -144,17 +149,14 @@ def _other_half(path: Path, half: str, other: str) -> Path:
     return next((path.with_name(name) for name in names if path.with_name(name).is_file()), path)
 
 
-def _frame_shape(
-    declared: tuple[int, ...], frame: int | None, path: Path
-) -> tuple[tuple[int, ...], int]:
-    """The three axes of one frame, and how many voxels stand before it."""
+def _volume_shape(declared: tuple[int, ...], path: Path) -> tuple[int, ...]:
+    """The lengths of the three axes in space; a flat file is one voxel thick."""
     sizes = [int(size) for size in declared]
     while len(sizes) > 3 and sizes[-1] == 1:
         sizes.pop()
     sizes += [1] * (3 - len(sizes))
-    shape = tuple(sizes[:3])
-    number = choose_frame(sizes[3:], frame, tuple(sizes), path)
-    return shape, number * math.prod(shape)
+    check_one_volume(sizes[3:], tuple(sizes), path)
+    return tuple(sizes[:3])
 
 
 def _dtype(header: Any) -> np.dtype[Any]:

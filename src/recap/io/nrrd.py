@@ -6,7 +6,6 @@ claim memory.
 
 import bz2
 import gzip
-import math
 import re
 from pathlib import Path
 from typing import IO, Any, cast
@@ -21,7 +20,7 @@ from recap.io.volume import Volume, grid_for
 from recap.io.voxels import (
     UNPACK_ERRORS,
     careful,
-    choose_frame,
+    check_one_volume,
     open_unpacked,
     read_voxels,
     seek_voxels,
@@ -57,11 +56,11 @@ def is_nrrd(path: str | Path) -> bool:
         return False
 
 
-def read_nrrd(path: str | Path, axis: Axis, frame: int | None = None) -> Volume:
+def read_nrrd(path: str | Path, axis: Axis) -> Volume:
     """Read a volume in the file's own unit, cut along an axis of the body.
 
     Voxels that are NaN or infinite, as resampling leaves them outside the field of view, become
-    the lowest finite value. `frame` chooses one volume of a series in time.
+    the lowest finite value.
     """
     path = Path(path)
     with careful(path), open_unpacked(path) as stream:
@@ -70,7 +69,7 @@ def read_nrrd(path: str | Path, axis: Axis, frame: int | None = None) -> Volume:
         spatial = spatial_axes(header, len(sizes))
         affine = affine_ras(header, spatial)
         voxels = _unpacked(stream, header, path)
-        stored = _read_frame(voxels, header, sizes, spatial, frame, path)
+        stored = _read_volume(voxels, header, sizes, spatial, path)
         grid = grid_for(stored.shape, affine, axis, str(path))
         return Volume(grid.take(stored), grid, str(path))
 
@@ -146,27 +145,15 @@ def _unpacked(stream: IO[bytes], header: Header, path: Path) -> IO[bytes]:
             )
 
 
-def _read_frame(
-    stream: IO[bytes],
-    header: Header,
-    sizes: tuple[int, ...],
-    spatial: list[int],
-    frame: int | None,
-    path: Path,
+def _read_volume(
+    stream: IO[bytes], header: Header, sizes: tuple[int, ...], spatial: list[int], path: Path
 ) -> FloatArray:
-    """One volume (i, j, k); its frames may be stored one after the other or voxel by voxel."""
+    """The voxels (i, j, k); a flat file is one voxel thick."""
     kept = [i for i, size in enumerate(sizes) if i in spatial or size != 1]
-    others = [i for i in kept if i not in spatial]
-    shape = tuple(sizes[i] for i in kept)
-    number = choose_frame([sizes[i] for i in others], frame, shape, path)
+    outside = [sizes[i] for i in kept if i not in spatial]
+    check_one_volume(outside, tuple(sizes[i] for i in kept), path)
+    shape = tuple(sizes[i] for i in spatial)
     dtype = _dtype(header, path)
-    skip = 0
-    after_another = others == kept[-1:]
-    if after_another:
-        shape = shape[:-1]
-        skip = number * math.prod(shape) * dtype.itemsize
-    seek_voxels(stream, stream.tell() + skip, shape, dtype, path)
+    seek_voxels(stream, stream.tell(), shape, dtype, path)
     values = read_voxels(stream, shape, dtype, str(path))
-    if others and not after_another:
-        values = np.asfortranarray(values.take(number, axis=kept.index(others[0])))
     return values if values.ndim == 3 else values[..., None]

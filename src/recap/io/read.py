@@ -65,7 +65,7 @@ def open_file(path: str | Path, reading: ReadingSettings = _DEFAULT) -> Case:
 
 
 def _named_for(path: Path) -> Format:
-    """Whose words on a file that no reader takes are the most helpful."""
+    """For a file that no reader recognises: the format whose error message helps most."""
     if path.stat().st_size:
         for known, suffixes in _SUFFIXES.items():
             if path.name.lower().endswith(suffixes):

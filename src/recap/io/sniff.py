@@ -33,33 +33,16 @@ def sniff(path: Path) -> Format:
         return "nrrd"
     if path.suffix.lower() in _SLIDE_SUFFIXES:
         return "slide"
-    return "nifti" if nifti_pair(path) else _by_parser(path)
-
-
-def nifti_pair(path: Path) -> tuple[Path, Path] | None:
-    """Header and voxels, if a file is one half of a NIfTI pair and the other lies beside it."""
-    from recap.io.nifti import is_nifti
-
-    name = path.name.removesuffix(".gz")
-    stem, half = name[:-4], name[-4:].lower()
-    if half not in (".hdr", ".img"):
-        return None
-    other = ".img" if half == ".hdr" else ".hdr"
-    names = [stem + case + packed for case in (other, other.upper()) for packed in ("", ".gz")]
-    found = next((file for n in names if (file := path.with_name(n)).is_file()), None)
-    if found is None:
-        return None
-    header, voxels = (path, found) if half == ".hdr" else (found, path)
-    return (header, voxels) if is_nifti(header) and not is_nifti(voxels) else None
+    return _by_parser(path)
 
 
 def _by_parser(path: Path) -> Format:
     """Formats that take more than a few bytes to tell."""
     from recap.io.dicom import is_dicom
-    from recap.io.nifti import is_nifti
+    from recap.io.nifti import is_nifti, nifti_pair
     from recap.io.nrrd import is_nrrd
 
-    if is_nifti(path):
+    if nifti_pair(path) or is_nifti(path):
         return "nifti"
     if is_nrrd(path):  # packed as a whole
         return "nrrd"

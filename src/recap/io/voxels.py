@@ -50,22 +50,18 @@ def open_unpacked(path: Path) -> Iterator[IO[bytes]]:
             yield stream
 
 
-def choose_frame(frames: list[int], frame: int | None, shape: tuple[int, ...], path: Path) -> int:
-    """Which volume of a file to read, given the lengths of its axes outside space."""
-    if len(frames) > 1:
+def check_one_volume(outside: list[int], shape: tuple[int, ...], path: Path) -> None:
+    """Refuse a file of several volumes, given the lengths of its axes outside space."""
+    if len(outside) > 1:
         raise InputError(
             f"{path}: the file has {len(shape)} axes (shape {shape}), not three. Save the volume "
             "to look at as a file of its own."
         )
-    count = frames[0] if frames else 1
-    if count > 1 and frame is None:
+    if outside and outside[0] > 1:
         raise InputError(
-            f"{path}: the file holds {count} volumes (shape {shape}), of a series in time or of "
-            "several diffusion directions. Save the one to look at as a file of its own."
+            f"{path}: the file holds {outside[0]} volumes (shape {shape}), of a series in time or "
+            "of several diffusion directions. Save the one to look at as a file of its own."
         )
-    if frame is not None and not 0 <= frame < count:
-        raise InputError(f"{path}: there is no volume {frame} among its {count}, counted from 0.")
-    return frame or 0
 
 
 def seek_voxels(

@@ -71,7 +71,10 @@ def appearance(taps: Tensor) -> Tensor:
 
 
 def solve_appearance(vectors: Tensor, abnormal: Tensor) -> Tensor:
-    """Ridge regression on ±1, classes alike: (n, D), (n,) -> (D + 1,), the last one its offset."""
+    """Ridge regression on labels ±1: (n, D), (n,) -> (D + 1,), the last one its offset.
+
+    Both classes weigh the same, however many images they have.
+    """
     x, labels = vectors.double(), abnormal.to(vectors.device)
     share = torch.where(labels, labels.double().mean(), (~labels).double().mean())
     weight = 0.5 / share  # 1 for every image where there are as many of both

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 FLOOR = 0.01
-"""Of the mean variance, added to that of every coordinate: few images may not differ in one."""
+"""Part of the mean variance that is added to each coordinate's: of few images it may be 0."""
 
 
 def class_vectors(tokens: Tensor) -> Tensor:

@@ -19,7 +19,7 @@ from recap.model.maps import cell_means
 
 CELL_PX = 4
 PENALTY = 1e-4
-"""On a, for grey values in 0..1: contrasts far below its root, 0.01, are taken for flat."""
+"""The penalty on a, for grey values in 0..1: contrasts far below its root, 0.01, count as flat."""
 
 
 class Edges:

@@ -53,7 +53,7 @@ class DicomWeb:
         ]
 
     def fetch(self, study_uid: str, folder: Path) -> list[Path]:
-        """Fetch all images of a study into a folder; what else it holds is fetched, too."""
+        """Fetch everything that a study holds, images or not, into a folder."""
         paths = []
         with self._asking():
             for dataset in self._client.iter_study(study_uid):
@@ -114,7 +114,7 @@ def _session(token: str | None) -> Any:
 
 
 def _dicom_files(paths: Sequence[Path]) -> list[Path]:
-    """Files as given, and the DICOM files below folders; each once. Tells what is none."""
+    """Files as given, and the DICOM files below folders; each once. Refuses what is not DICOM."""
     found: dict[Path, None] = {}  # a folder may be given along with its files
     for path in paths:
         if path.is_dir():

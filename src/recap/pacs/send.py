@@ -23,7 +23,7 @@ class Destination(Protocol):
     """Takes results."""
 
     def send(self, path: Path) -> Answer:
-        """Send one file; `SendError` if it is worth to try again."""
+        """Send one file; `SendError` if that may succeed later."""
 
     def close(self) -> None:
         """Let go of the connection; the next file opens another."""

@@ -25,7 +25,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import IO, NamedTuple
 
-from recap.atomic import write_atomic
+from recap.atomic import sync, write_atomic
 from recap.errors import InputError
 
 _KEY_LETTERS = 24
@@ -80,8 +80,7 @@ class Round:
     def keep_results(self, partial: Path) -> None:
         """Take results over once they are complete and on disk."""
         for path in partial.rglob("*.dcm"):
-            with path.open("rb") as file:
-                os.fsync(file.fileno())
+            sync(path)
         partial.rename(self.results)
 
     def unsent(self) -> list[Path]:
@@ -92,7 +91,7 @@ class Round:
         return [path for path in files if path.relative_to(self.results).as_posix() not in sent]
 
     def note_sent(self, path: Path) -> None:
-        """Note, to stay so, that a result need not be sent again."""
+        """Note on disk that a result need not be sent again."""
         with (self.folder / "sent.txt").open("a", encoding="utf-8") as ledger:
             ledger.write(f"{path.relative_to(self.results).as_posix()}\n")
             ledger.flush()
@@ -150,7 +149,7 @@ class Spool:
                 os.fsync(file.fileno())
             self._counts[study] = self._counts.get(study, 0) + (not path.exists())
             partial.replace(path)
-            _fsync_folder(folder)
+            sync(folder)
             self._bytes += len(data)
         return study
 
@@ -202,7 +201,7 @@ class Spool:
         failed.folder.rename(self.root / "failed" / failed.name)
 
     def set_aside(self, partly: Round, unscored: Sequence[Unscored]) -> None:
-        """Keep images that could not be scored like a failed round, and leave them in theirs.
+        """Copy images that could not be scored into failed/, as a round of their own.
 
         Those of a volume appear together, so that a kill in between cannot make a shorter volume
         of what is left. Done again, it gives the same folder.
@@ -218,7 +217,7 @@ class Spool:
         kept = self.root / "failed" / f"{study}-{int(sealed, 16) + 1:x}"
         shutil.rmtree(kept, ignore_errors=True)
         made.rename(kept)
-        _fsync_folder(kept.parent)
+        sync(kept.parent)
 
     def _remove(self, done: Round) -> None:
         shutil.rmtree(done.folder)
@@ -271,11 +270,3 @@ def _link(path: Path, new: Path) -> None:
         new.hardlink_to(path)
     except OSError:  # not every file system has links
         shutil.copyfile(path, new)
-
-
-def _fsync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

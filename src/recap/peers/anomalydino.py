@@ -12,7 +12,6 @@ from torch import Tensor
 
 from recap.config import Section
 from recap.encoders.vit import Encoder
-from recap.model.maps import upsample
 from recap.model.memory import build_memory, nearest_distance
 from recap.model.scorer import Output, Scorer
 from recap.peers.anomalydino_mask import foreground, shows_an_object
@@ -21,7 +20,7 @@ from recap.peers.images import LabelledImages
 from recap.peers.layer_tokens import checked_layers, layer_tokens
 from recap.peers.map_scale import held_out_scale
 from recap.peers.rotation import rotate
-from recap.peers.smoothing import gaussian_smooth
+from recap.peers.smoothing import smooth_map
 
 STATEMENT = (
     "AnomalyDINO: distances of the encoder's last patch tokens to all those of the normal images "
@@ -78,9 +77,7 @@ class AnomalyDINO(Scorer):
 
     def map_of(self, farness: Tensor) -> Tensor:
         """Distances of patches (B, R) -> map (B, S, S)."""
-        encoder, sigma = self.encoder, self.options.sigma_px
-        maps = upsample(farness, encoder.input_px, encoder.patch_px, "centres")
-        return gaussian_smooth(maps, sigma) if sigma > 0 else maps
+        return smooth_map(farness, self.encoder, self.options.sigma_px)
 
     def forward(self, pixels: Tensor) -> Output:
         """The score is the mean of the largest distances of patches."""

@@ -13,14 +13,13 @@ from torch import Tensor
 
 from recap.config import Section
 from recap.encoders.vit import Encoder, quarter_layers
-from recap.model.maps import upsample
 from recap.model.scorer import Output, Scorer
 from recap.peers.fitting import Fitted, Job
 from recap.peers.images import LabelledImages
 from recap.peers.layer_tokens import checked_layers, layer_tokens
 from recap.peers.map_scale import held_out_scale
 from recap.peers.patchcore_memory import coreset_rows, density_weight, nearest_rows
-from recap.peers.smoothing import gaussian_smooth
+from recap.peers.smoothing import smooth_map
 
 STATEMENT = (
     "PatchCore: distances of the encoder's own patch tokens, averaged over their neighbours, to a "
@@ -75,9 +74,7 @@ class PatchCore(Scorer):
 
     def map_of(self, farness: Tensor) -> Tensor:
         """Distances of patches (B, R) -> map (B, S, S)."""
-        encoder, sigma = self.encoder, self.options.sigma_px
-        maps = upsample(farness, encoder.input_px, encoder.patch_px, "centres")
-        return gaussian_smooth(maps, sigma) if sigma > 0 else maps
+        return smooth_map(farness, self.encoder, self.options.sigma_px)
 
     def forward(self, pixels: Tensor) -> Output:
         """The score is the largest distance of a patch, weighed by the memory around its match."""

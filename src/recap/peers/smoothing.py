@@ -4,8 +4,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from recap.encoders.vit import Encoder
+from recap.model.maps import upsample
+
 TRUNCATE = 4.0
 """Standard deviations to either side, as scipy's filter has it."""
+
+
+def smooth_map(values: Tensor, encoder: Encoder, sigma_px: float) -> Tensor:
+    """Values of patches (B, R) -> smoothed map (B, S, S); a sigma of 0 smooths nothing."""
+    maps = upsample(values, encoder.input_px, encoder.patch_px, "centres")
+    return gaussian_smooth(maps, sigma_px) if sigma_px > 0 else maps
 
 
 def gaussian_smooth(maps: Tensor, sigma_px: float) -> Tensor:

@@ -44,8 +44,11 @@ def largest_differences(one: Arrays, two: Arrays) -> dict[str, float]:
 def decision_differences(
     decisions: Decisions, found: Sequence[Mapping[str, FloatArray]]
 ) -> dict[str, float]:
-    """Of every decision of a graph, image by image, from what torch decides on the graph's own
-    score: that rounding moves a score past a bound is no fault of its decisions."""
+    """The largest difference of each decision between a graph and torch, image by image.
+
+    Torch decides on the graph's own score: if rounding moves a score past a bound, that is no fault
+    of the decision.
+    """
     differences: dict[str, float] = {}
     for one in found:
         given = {name: torch.from_numpy(value) for name, value in one.items()}

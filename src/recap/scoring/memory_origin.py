@@ -77,14 +77,14 @@ def _looked_up(model: ReCAP, layer: int, branch: int, row: int) -> int:
 
 
 def _is_coreset(model: ReCAP) -> bool:
-    """Fewer rows than patches: a coreset that is not one keeps all, in their order."""
+    """Whether rows were left out; a limit that was never reached keeps all, in their order."""
     assert model.memory is not None
     coreset = model.settings.memory.coreset
     return coreset is not None and model.memory.shape[2] == coreset
 
 
 def _remembers_copies(model: ReCAP) -> bool:
-    """Detectors of normal images alone, which have no prototypes, do not."""
+    """Whether augmented copies are remembered; fits on normal images alone remember none."""
     settings = model.settings
     return model.has_prototypes and settings.memory.augmented and settings.training.augment
 

@@ -45,8 +45,8 @@ def ahead(
 def side_by_side(
     work: Callable[[Item], Result], items: Iterable[Item], count: int
 ) -> Generator[Result, None, None]:
-    """What `work` gives for each item, in their order, `count` at a time; one by one, it is done
-    by the caller."""
+    """What `work` gives for each item, in their order: in `count` threads, or, for a count
+    of 1, in the caller's own."""
     return ahead(work, items, count if count > 1 else 0, count + 1)
 
 

@@ -41,7 +41,7 @@ class RunManifest:
         self._stages = stages
 
     def refuse_other_results(self) -> None:
-        """Results of two detectors or runtimes, or of files read or decided in two ways, never mix.
+        """Refuse a folder with results of another detector, runtime, way of reading or calibration.
 
         The float runtimes agree but for rounding; still the manifest could name only one of them.
         """

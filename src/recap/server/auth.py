@@ -30,7 +30,7 @@ class Gate:
         self._wrong = Rate(WRONG_TOKENS_PER_MINUTE)
 
     def is_token(self, given: str) -> bool:
-        """Whether a token is the right one, in the same time for all wrong ones."""
+        """Whether a token is the right one; how long that takes tells nothing about it."""
         return hmac.compare_digest(_digest(given.encode("utf-8", "replace")), self._digest)
 
     def new_session(self) -> str:

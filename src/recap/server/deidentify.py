@@ -19,9 +19,10 @@ from recap.extras import require
 from recap.io import open_file
 from recap.io.dicom_decode import BIG, IMPLICIT, LITTLE
 from recap.io.dicom_tags import text
+from recap.io.nifti import nifti_pair
 from recap.io.no_warnings import no_warnings
 from recap.io.raster import read_raster
-from recap.io.sniff import nifti_pair, sniff
+from recap.io.sniff import sniff
 from recap.io.voxels import open_unpacked
 
 # The slices of one patient keep common UIDs, which nobody can lead back to the old ones.

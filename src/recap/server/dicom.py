@@ -85,8 +85,11 @@ def as_region(stored: dict[str, Any]) -> Region:
 
 
 def _then_remove(folder: Path) -> Iterator[bytes]:
-    """A zip of a folder that goes with it, also where the client hangs up before the first block:
-    what was never started has no end to clean up at."""
+    """A zip of a folder, which is removed with the last reference to the zip.
+
+    Not in a `finally`: a client may hang up before the first block, and a generator that was never
+    started does not run one.
+    """
     blocks = zip_folder(folder)
     weakref.finalize(blocks, shutil.rmtree, folder, ignore_errors=True)
     return blocks

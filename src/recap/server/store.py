@@ -21,6 +21,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
+from recap.atomic import sync
 from recap.errors import InputError
 
 ID_PATTERN = r"^[0-9a-f]{32}$"
@@ -125,15 +126,6 @@ def sync_tree(folder: Path) -> None:
         for name in files:
             sync(Path(parent) / name)
         sync(Path(parent))
-
-
-def sync(path: Path) -> None:
-    """Put one file, or the list of names in one folder, on the disk."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def move_into_place(source: Path, target: Path) -> None:

@@ -1,5 +1,5 @@
-"""Normal support images without themselves: what their own patches would be to a memory of others,
-and what a regression on the others makes of them."""
+"""Each normal support image as if it were new: compared with a memory of the others alone, and
+judged by a regression on the others alone."""
 
 import torch
 from torch import Tensor

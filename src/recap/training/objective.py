@@ -68,7 +68,7 @@ class Objective(nn.Module):
         return LossTerms(segmentation + detection + separation, segmentation, detection, separation)
 
     def by_label(self, batch: Batch) -> Tensor:
-        """Which images' scores are supervised: (B,). All, unless a single branch learns better."""
+        """Whose scores are supervised: (B,). All; where there is one branch, those without mask."""
         return ~batch.has_mask if self.model.single else torch.ones_like(batch.has_mask)
 
     def _predict(self, batch: Batch) -> tuple[Tensor | None, Tensor | None]:
@@ -106,7 +106,7 @@ class Objective(nn.Module):
         )
 
     def _layer_margins(self, tap: Tensor, layer: int, branch: int) -> Tensor:
-        """The same number; its gradient passes over the patches that have one, and no others."""
+        """Margins (B, R) of one layer; their gradient is computed for the patches that have one."""
         adapter = self.model.adapter(layer, branch)
         with torch.no_grad():
             tokens = adapter(tap)

@@ -38,7 +38,7 @@ class Journal:
 def open_journal(folder: Path, header: Mapping[str, Any]) -> Journal:
     """Read what earlier runs with the same options finished in this folder, and go on from there.
 
-    After an upgrade the records stay, so that their files can be replaced, but none holds.
+    Records of another version only say which files to replace: everything is made anew.
     """
     known: Records = {"items": {}, "probes": {}}
     found = [part for part in (_manifest(folder), _journal(folder)) if part is not None]
