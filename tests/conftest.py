@@ -24,10 +24,18 @@ hypothesis.settings.register_profile("quick", max_examples=20, deadline=None)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
 
+# Tests of these folders fit detectors, run commands or start services: many are quick, but there
+# are hundreds. What is left for `make test-fast` are the tests of single functions.
+WHOLE_PROGRAMS = {"benchmark", "cli", "pacs", "peers", "runtime", "server", "training"}
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Files with slow tests come first, so that none is left to one process at the end."""
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     items.sort(key=lambda item: item.path not in slow)
+    for item in items:
+        if item.path.parent.name in WHOLE_PROGRAMS:
+            item.add_marker("slow")
 
 
 def tiny_model() -> Any:
