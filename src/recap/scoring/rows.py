@@ -10,7 +10,7 @@ import re
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import IO
 
@@ -80,7 +80,7 @@ def from_text(value: str) -> str:
 
 
 def _written(row: Row) -> dict[str, str]:
-    return {column: as_text(value) for column, value in asdict(row).items()}
+    return {column: as_text(value) for column, value in vars(row).items()}
 
 
 def read_rows(path: Path) -> list[Row]:
