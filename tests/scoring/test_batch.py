@@ -10,7 +10,7 @@ import pytest
 from recap.data.cases import find_cases as search_cases
 from recap.errors import InputError
 from recap.scoring.batch import score_to_folder
-from recap.scoring.rows import COLUMNS, as_text, from_text
+from recap.scoring.rows import COLUMNS, Row, as_text, from_text, read_rows, write_rows
 
 
 @pytest.fixture
@@ -244,6 +244,18 @@ def test_a_foreign_table_is_not_overwritten(few_shot, images, tmp_path):
     with pytest.raises(InputError, match=r"scores\.csv was not written by this version"):
         score_to_folder(few_shot, find_cases([images]), out, draw)
     assert (out / "scores.csv").read_text() == "name,mark\nAnna,1\n"
+
+
+def test_a_table_of_an_earlier_version_is_read(tmp_path):
+    row = Row("a", "b/a", "c", "ok", score="0.5", error="none")
+    write_rows(tmp_path / "new.csv", [row])
+    with (tmp_path / "new.csv").open(newline="") as file:
+        given = list(csv.DictReader(file))
+    with (tmp_path / "old.csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, [c for c in COLUMNS if c != "dicom"], extrasaction="ignore")
+        writer.writeheader()
+        writer.writerows(given)
+    assert read_rows(tmp_path / "old.csv") == read_rows(tmp_path / "new.csv") == [row]
 
 
 def test_same_names_in_two_folders_do_not_collide(few_shot, images, tmp_path):
