@@ -313,3 +313,19 @@ def test_a_case_whose_results_have_no_place_costs_no_other(few_shot, images, tmp
         ("z.png", "ok"),
     ]
     assert "a.png is a file, but a folder is needed" in rows[1].error
+
+
+def test_two_runs_do_not_write_one_folder_at_a_time(few_shot, images, tmp_path):
+    pytest.importorskip("fcntl")
+    out, cases = tmp_path / "out", find_cases([images])
+    said = []
+
+    def start_another(stage, done, total, name):
+        if not said:
+            said.append("")
+            with pytest.raises(InputError, match="out is being written by another run"):
+                score_to_folder(few_shot, cases, out, draw)
+
+    score_to_folder(few_shot, cases, out, draw, start_another)
+    assert said
+    assert not any(file.name.startswith(".") for file in out.iterdir())
