@@ -1,6 +1,7 @@
 """The life of jobs: queue, progress, events, cancelling, batches, restarts."""
 
 import json
+import sqlite3
 import threading
 import time
 
@@ -8,6 +9,7 @@ import pytest
 
 from recap.errors import InputError
 from recap.server.jobs import MOST_ATTEMPTS, Jobs, NewJob, QueueFullError
+from recap.server.settings import ServerSettings
 from recap.server.store import Store, new_id
 from service_calls import API, ended, png, upload
 
@@ -258,3 +260,22 @@ def test_the_same_files_are_told_by_their_content_not_by_their_names(client, mak
     assert content(("IM1.png", png(3)), ("IM2.png", png(2))) != first  # another patient's IM1
     hidden = make_client(data=tmp_path / "hidden", deidentify=True)
     assert content(("IM1.png", png(1)), of=hidden) == ""
+
+
+def test_old_jobs_are_deleted_also_after_that_has_failed(tmp_path, monkeypatch):
+    from recap.server import workers
+
+    settings = ServerSettings(bundles=(), data=tmp_path, keep_days=1)
+    tries = []
+
+    class FullDisk:
+        def expire(self, before):
+            tries.append(before)
+            if len(tries) == 2:
+                cleaner._stopping.set()
+            raise sqlite3.OperationalError("database or disk is full")
+
+    monkeypatch.setattr(workers, "_CLEAN_EVERY_SECONDS", 0.0)
+    cleaner = workers.Workers(settings, FullDisk(), None, None)
+    cleaner._clean()
+    assert len(tries) == 2

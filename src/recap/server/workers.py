@@ -232,6 +232,10 @@ class Workers:
 
     def _clean(self) -> None:
         while not self._stopping.is_set():
-            if self._settings.keep_days is not None:
-                self._jobs.expire(time.time() - self._settings.keep_days * _DAY_SECONDS)
+            try:
+                if self._settings.keep_days is not None:
+                    self._jobs.expire(time.time() - self._settings.keep_days * _DAY_SECONDS)
+            # On a full disk above all, this is what makes room again.
+            except Exception as error:
+                log_failure(error, "deleting old jobs")
             self._stopping.wait(_CLEAN_EVERY_SECONDS)
