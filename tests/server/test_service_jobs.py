@@ -279,3 +279,36 @@ def test_old_jobs_are_deleted_also_after_that_has_failed(tmp_path, monkeypatch):
     cleaner = workers.Workers(settings, FullDisk(), None, None)
     cleaner._clean()
     assert len(tries) == 2
+
+
+def test_a_job_whose_end_could_not_be_noted_is_done_again(tmp_path, monkeypatch):
+    from recap.server import workers
+
+    store = Store(tmp_path / "data")
+    jobs = Jobs(store, limit=9)
+    (store.incoming("a" * 32) / "upload").mkdir(parents=True)
+    job = jobs.accept(NewJob("a" * 32, "score", "brain", {}, {}, 1))
+    worker = workers.Workers(ServerSettings(bundles=(), data=tmp_path), jobs, None, None)
+    release, full = jobs.release, [True, True]
+
+    def run(claimed):
+        if full:
+            raise sqlite3.OperationalError("database or disk is full")
+        jobs.finish(claimed[0], "", lambda database: {})
+        worker._stopping.set()
+
+    def release_if_there_is_room(each):
+        if full:
+            full.pop()
+            raise sqlite3.OperationalError("database or disk is full")
+        release(each)
+
+    monkeypatch.setattr(workers, "_IDLE_SECONDS", 0.01)
+    monkeypatch.setattr(worker, "_run", run)
+    monkeypatch.setattr(jobs, "release", release_if_there_is_room)
+    thread = threading.Thread(target=worker._work, args=("score",), daemon=True)
+    thread.start()
+    thread.join(20)
+    assert (jobs.get(job).status, jobs.get(job).attempt) == ("done", 1)
+    worker._stopping.set()
+    store.close()

@@ -64,15 +64,22 @@ class Workers:
         return all(thread.is_alive() for thread in self._threads)
 
     def _work(self, lane: str) -> None:
+        dropped: list[Job] = []
         while not self._stopping.is_set():
+            claimed: list[Job] = []
             try:
+                while dropped:
+                    self._jobs.release(dropped[-1])
+                    dropped.pop()
                 claimed = self._jobs.claim(lane, self._together(lane))
                 if claimed:
                     self._run(claimed)
                     continue
-            # A full disk or the like must not end the thread; after it, work goes on.
+            # A full disk or the like must not end the thread; after it, work goes on, also on
+            # jobs whose end could not be noted.
             except Exception as error:
                 log_failure(error, f"{lane} worker")
+                dropped += claimed
                 self._stopping.wait(_IDLE_SECONDS)
             with self._jobs.arrived:
                 if not self._stopping.is_set():
