@@ -1,9 +1,11 @@
+import errno
+import os
 import threading
 
 import pytest
 
 from recap.errors import InputError
-from recap.lock import locked
+from recap.lock import alone, locked
 
 
 def test_the_second_waits_for_the_first(tmp_path):
@@ -36,4 +38,30 @@ def test_a_folder_that_cannot_be_written_to_is_named(tmp_path):
         r"Cannot write .*file.*Choose a folder",
     )
     with pytest.raises(InputError, match=told), lock:
+        pass
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs locks of the system")
+def test_a_run_that_is_not_alone_is_refused(tmp_path):
+    lock = tmp_path / ".lock"
+    with (
+        alone(lock),
+        pytest.raises(InputError, match="is being written by another run"),
+        alone(lock),
+    ):
+        raise AssertionError
+    assert not lock.exists()
+    lock.touch()  # left by a kill
+    with alone(lock):
+        assert lock.exists()
+
+
+def test_disks_without_locks_are_written_all_the_same(tmp_path, monkeypatch):
+    fcntl = pytest.importorskip("fcntl")
+
+    def refuse(file, how):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with alone(tmp_path / ".lock"), alone(tmp_path / ".lock"):
         pass

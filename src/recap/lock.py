@@ -24,3 +24,30 @@ def locked(path: Path) -> Iterator[None]:
         yield
     finally:
         lock.release()
+
+
+@contextmanager
+def alone(path: Path) -> Iterator[None]:
+    """Hold the lock that a file stands for, or refuse if another process has it.
+
+    Where the system or the disk knows no such locks, the work goes on without.
+    """
+    try:
+        import fcntl
+    except ImportError:
+        yield
+        return
+    with path.open("a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise InputError(
+                f"{path.parent} is being written by another run. Wait for its end, or choose "
+                "another folder."
+            ) from error
+        except OSError:
+            pass
+        try:
+            yield
+        finally:
+            path.unlink(missing_ok=True)

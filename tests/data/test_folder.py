@@ -55,7 +55,7 @@ def test_mismatches_name_up_to_five(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"1\.png, 2\.png, 3\.png, 4\.png, 5\.png, and 2 more"):
         match_masks(images, tmp_path / "mask")
     touch(tmp_path, *(f"mask/{i}.png" for i in range(9)))
-    with pytest.raises(InputError, match=r"without an image \(8\.png\)"):
+    with pytest.raises(InputError, match=r"1 mask without an image \(8\.png\)"):
         match_masks(images, tmp_path / "mask")
     touch(tmp_path, "mask/3_mask.png")
     with pytest.raises(InputError, match=r"3\.png.*2 masks"):

@@ -12,7 +12,7 @@ pytest.importorskip("dicomweb_client")
 from pacs_images import study
 from recap.errors import InputError, SettingsError
 from recap.pacs.dicomweb import DicomWeb
-from recap.pacs.send import SendError, WebArchive
+from recap.pacs.send import SendError, StuckError, WebArchive
 
 
 class Answers(BaseHTTPRequestHandler):
@@ -111,11 +111,14 @@ def test_local_files_that_cannot_be_read_are_told_by_name(server, image, tmp_pat
     assert server.seen == []
 
 
-@pytest.mark.parametrize("status", [401, 503])
-def test_an_archive_that_fails_is_tried_again_later(server, image, status):
+@pytest.mark.parametrize(
+    ("status", "kind"), [(401, SendError), (503, SendError), (413, StuckError)]
+)
+def test_an_archive_that_fails_is_tried_again_later(server, image, status, kind):
     server.status = status
-    with pytest.raises(SendError, match=f"answered {status}"):
+    with pytest.raises(SendError, match=f"answered {status}") as error:
         WebArchive(server.url).send(image)
+    assert error.type is kind
 
 
 def test_errors_do_not_repeat_the_query(server):

@@ -13,7 +13,7 @@ from pacs_peer import send
 from recap.errors import InputError, SettingsError
 from recap.pacs.listen import Listener, ListenSettings
 from recap.pacs.score_study import study_scorer
-from recap.pacs.send import DicomPeer, parse_address
+from recap.pacs.send import DicomPeer, StuckError, parse_address
 from recap.pacs.spool import Round, Spool
 
 
@@ -228,6 +228,36 @@ def test_results_wait_for_an_archive_that_is_full(running, archive, tmp_path):
     archive.wait_for(RESULTS)
     wait_until_empty(tmp_path / "spool")
     assert len({instance for _, instance, _ in archive.received}) == RESULTS
+
+
+def test_an_object_that_is_too_large_does_not_hold_up_the_others(tmp_path, monkeypatch):
+    class Proxy:
+        limit, sent = "map", []
+
+        def send(self, path):
+            if path.stem == self.limit:
+                raise StuckError("answered 413")
+            self.sent.append(path.stem)
+            return "stored"
+
+        def close(self):
+            pass
+
+    def write(images, results):
+        for name in ("map", "report"):
+            (results / name).with_suffix(".dcm").write_bytes(b"x")
+        return []
+
+    monkeypatch.setattr("recap.pacs.listen._LONGEST_WAIT_S", 0.0)
+    spool, proxy = Spool(tmp_path / "spool"), Proxy()
+    listener = Listener(spool, write, proxy)
+    for name in ("first", "second"):
+        spool.seal(spool.store(name, "1", "a", b"x"))
+    listener.step()
+    assert (proxy.sent, len(spool.rounds())) == (["report", "report"], 2)
+    proxy.limit = ""  # somebody has raised it
+    listener.step()
+    assert (proxy.sent[2:], spool.rounds()) == (["map", "map"], [])
 
 
 def test_what_an_archive_will_never_take_is_dropped(running, archive, tmp_path):

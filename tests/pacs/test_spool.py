@@ -47,6 +47,19 @@ def test_unchanged_series_are_known(tmp_path):
     assert left.read_bytes() == b"changed"
 
 
+def test_a_series_that_comes_again_while_its_results_wait_is_known(tmp_path):
+    spool = Spool(tmp_path)
+    study = spool.store("s", "1", "a", b"x")
+    waiting = spool.seal(study)
+    spool.store("s", "1", "a", b"x")
+    assert spool.seal(study) is None
+    assert spool.rounds() == [waiting]
+    spool.store("s", "1", "a", b"changed")
+    assert spool.seal(study) is not None
+    spool.store("other", "1", "a", b"x")
+    assert spool.seal(key_of("other")) is not None
+
+
 def test_a_study_that_is_sealed_twice_is_sealed_once(tmp_path):
     spool = Spool(tmp_path)
     study = spool.store("s", "1", "a", b"x")

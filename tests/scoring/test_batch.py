@@ -10,7 +10,7 @@ import pytest
 from folder_runs import score_to_folder
 from recap.data.cases import find_cases as search_cases
 from recap.errors import InputError
-from recap.scoring.rows import COLUMNS, as_text, from_text
+from recap.scoring.rows import COLUMNS, Row, as_text, from_text, read_rows, write_rows
 
 
 @pytest.fixture
@@ -246,6 +246,18 @@ def test_a_foreign_table_is_not_overwritten(few_shot, images, tmp_path):
     assert (out / "scores.csv").read_text() == "name,mark\nAnna,1\n"
 
 
+def test_a_table_of_an_earlier_version_is_read(tmp_path):
+    row = Row("a", "b/a", "c", "ok", score="0.5", error="none")
+    write_rows(tmp_path / "new.csv", [row])
+    with (tmp_path / "new.csv").open(newline="") as file:
+        given = list(csv.DictReader(file))
+    with (tmp_path / "old.csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, [c for c in COLUMNS if c != "dicom"], extrasaction="ignore")
+        writer.writeheader()
+        writer.writerows(given)
+    assert read_rows(tmp_path / "old.csv") == read_rows(tmp_path / "new.csv") == [row]
+
+
 def test_same_names_in_two_folders_do_not_collide(few_shot, images, tmp_path):
     other = tmp_path / "second" / "images"
     shutil.copytree(images, other)
@@ -301,3 +313,19 @@ def test_a_case_whose_results_have_no_place_costs_no_other(few_shot, images, tmp
         ("z.png", "ok"),
     ]
     assert "a.png is a file, but a folder is needed" in rows[1].error
+
+
+def test_two_runs_do_not_write_one_folder_at_a_time(few_shot, images, tmp_path):
+    pytest.importorskip("fcntl")
+    out, cases = tmp_path / "out", find_cases([images])
+    said = []
+
+    def start_another(stage, done, total, name):
+        if not said:
+            said.append("")
+            with pytest.raises(InputError, match="out is being written by another run"):
+                score_to_folder(few_shot, cases, out, draw)
+
+    score_to_folder(few_shot, cases, out, draw, start_another)
+    assert said
+    assert not any(file.name.startswith(".") for file in out.iterdir())

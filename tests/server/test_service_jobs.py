@@ -1,6 +1,7 @@
 """The life of jobs: queue, progress, events, cancelling, batches, restarts."""
 
 import json
+import sqlite3
 import threading
 import time
 
@@ -8,6 +9,7 @@ import pytest
 
 from recap.errors import InputError
 from recap.server.jobs import MOST_ATTEMPTS, Jobs, NewJob, QueueFullError
+from recap.server.settings import ServerSettings
 from recap.server.store import Store, new_id
 from service_calls import API, ended, png, upload
 
@@ -258,3 +260,55 @@ def test_the_same_files_are_told_by_their_content_not_by_their_names(client, mak
     assert content(("IM1.png", png(3)), ("IM2.png", png(2))) != first  # another patient's IM1
     hidden = make_client(data=tmp_path / "hidden", deidentify=True)
     assert content(("IM1.png", png(1)), of=hidden) == ""
+
+
+def test_old_jobs_are_deleted_also_after_that_has_failed(tmp_path, monkeypatch):
+    from recap.server import workers
+
+    settings = ServerSettings(bundles=(), data=tmp_path, keep_days=1)
+    tries = []
+
+    class FullDisk:
+        def expire(self, before):
+            tries.append(before)
+            if len(tries) == 2:
+                cleaner._stopping.set()
+            raise sqlite3.OperationalError("database or disk is full")
+
+    monkeypatch.setattr(workers, "_CLEAN_EVERY_SECONDS", 0.0)
+    cleaner = workers.Workers(settings, FullDisk(), None, None)
+    cleaner._clean()
+    assert len(tries) == 2
+
+
+def test_a_job_whose_end_could_not_be_noted_is_done_again(tmp_path, monkeypatch):
+    from recap.server import workers
+
+    store = Store(tmp_path / "data")
+    jobs = Jobs(store, limit=9)
+    (store.incoming("a" * 32) / "upload").mkdir(parents=True)
+    job = jobs.accept(NewJob("a" * 32, "score", "brain", {}, {}, 1))
+    worker = workers.Workers(ServerSettings(bundles=(), data=tmp_path), jobs, None, None)
+    release, full = jobs.release, [True, True]
+
+    def run(claimed):
+        if full:
+            raise sqlite3.OperationalError("database or disk is full")
+        jobs.finish(claimed[0], "", lambda database: {})
+        worker._stopping.set()
+
+    def release_if_there_is_room(each):
+        if full:
+            full.pop()
+            raise sqlite3.OperationalError("database or disk is full")
+        release(each)
+
+    monkeypatch.setattr(workers, "_IDLE_SECONDS", 0.01)
+    monkeypatch.setattr(worker, "_run", run)
+    monkeypatch.setattr(jobs, "release", release_if_there_is_room)
+    thread = threading.Thread(target=worker._work, args=("score",), daemon=True)
+    thread.start()
+    thread.join(20)
+    assert (jobs.get(job).status, jobs.get(job).attempt) == ("done", 1)
+    worker._stopping.set()
+    store.close()

@@ -126,7 +126,7 @@ def test_a_mask_that_marks_nothing_is_refused(folders):
 
 
 def test_number_of_masks_must_fit():
-    with pytest.raises(InputError, match="2 abnormal images but 1 mask"):
+    with pytest.raises(InputError, match=r"2 abnormal images but 1 mask\."):
         gather_support([grey(0)], [grey(1), grey(2)], [square()])
 
 

@@ -58,7 +58,8 @@ def _lines(data: "DataReport", show: int) -> list[str]:
         shared = counted(len(data.patients_in_pool_and_test), "patient")
         lines.append(f"  in pool and test: {shared}")
     sizes = [f"{count} of {size}" for size, count in list(data.sizes.items())[:MOST_SIZES]]
-    more = [f"{len(data.sizes) - MOST_SIZES} other sizes"] if len(data.sizes) > MOST_SIZES else []
+    others = len(data.sizes) - MOST_SIZES
+    more = [counted(others, "other size")] if others > 0 else []
     lines += [f"  sizes  {', '.join([*sizes, *more])}"] if sizes else []
     colours = ", ".join(f"{count} {colour}" for colour, count in data.colours.items())
     lines += [f"  colour {colours}"] if colours else []

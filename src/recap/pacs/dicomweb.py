@@ -15,7 +15,15 @@ from recap.io.sniff import sniff
 from recap.pacs.spool import key_of
 
 _TIMEOUT_S = 60
-_CONFLICT = 409
+_CONFLICT, _TOO_LARGE = 409, 413
+
+
+class ArchiveError(InputError):
+    """An archive that does not answer, or not as it should."""
+
+    def __init__(self, message: str, status: int | None) -> None:
+        super().__init__(message)
+        self.status = status
 
 
 class DicomWeb:
@@ -89,10 +97,13 @@ class DicomWeb:
         except (requests.RequestException, OSError) as error:
             # The exception's own words may hold the query, and that a patient's name.
             response = getattr(error, "response", None)
-            status = f"answered {response.status_code}" if response is not None else "is not there"
-            raise InputError(
-                f"The DICOMweb archive at {self.url} {status}. Check its address and your token."
-            ) from error
+            status = None if response is None else int(response.status_code)
+            said = "is not there" if status is None else f"answered {status}"
+            advice = "Check its address and your token."
+            if status == _TOO_LARGE:
+                advice = "It, or a proxy before it, takes nothing so large: raise that limit."
+            message = f"The DICOMweb archive at {self.url} {said}. {advice}"
+            raise ArchiveError(message, status) from error
 
 
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")

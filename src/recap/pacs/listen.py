@@ -16,7 +16,7 @@ from typing import Any
 
 from recap.errors import InputError, RecapError, SettingsError
 from recap.extras import require
-from recap.pacs.send import Destination, SendError
+from recap.pacs.send import Destination, SendError, StuckError
 from recap.pacs.spool import Round, Spool, Unscored
 
 ScoreStudy = Callable[[Path, Path], Sequence[Unscored]]
@@ -113,6 +113,7 @@ class Listener:
         self._stop = threading.Event()
         self._server: Any = None
         self._next_try = 0.0
+        self._stuck: dict[Path, float] = {}
         self._wait_s = 1.0
 
     @property
@@ -209,14 +210,19 @@ class Listener:
 
     def _send(self, each: Round) -> bool:
         """Send what is not sent; false if that has to wait."""
-        unsent = each.unsent()
-        if unsent and time.monotonic() < self._next_try:
+        now = time.monotonic()
+        unsent = [path for path in each.unsent() if self._stuck.get(path, now) <= now]
+        if unsent and now < self._next_try:
             return False
         for path in unsent:
             if self._stop.is_set():
                 return False
             try:
                 answer = self._destination.send(path)
+            except StuckError as error:  # it must not hold up the others
+                _log.error("study %s: %s waits: %s", each.name, path.name, error)
+                self._stuck[path] = time.monotonic() + _LONGEST_WAIT_S
+                continue
             except SendError as error:
                 self._next_try = time.monotonic() + self._wait_s
                 _log.warning("results wait %.0f s: %s", self._wait_s, error)
@@ -226,8 +232,9 @@ class Listener:
             if answer == "refused":
                 _log.warning("study %s: the archive does not take %s", each.name, path.name)
             each.note_sent(path)
+            self._stuck.pop(path, None)
         self._destination.close()
-        return True
+        return not each.unsent()
 
     def _on_store(self, event: Any) -> int:
         """Keep one image; success is answered only when it is on disk."""

@@ -12,11 +12,17 @@ Answer = Literal["stored", "refused"]
 _ADDRESS = re.compile(r"(?P<title>[^@\\]{1,16})@(?P<host>\[[^\]]+\]|[^:@\[\]]+):(?P<port>\d{1,5})")
 _SUCCESS, _WARNINGS = 0x0000, range(0xB000, 0xC000)
 _OUT_OF_RESOURCES = range(0xA700, 0xA800)
+_OF_THE_OBJECT = (400, 413, 415, 422)
+"""What HTTP answers say of what was sent rather than of the archive."""
 _TIMEOUT_S = 30
 
 
 class SendError(RecapError):
     """The archive could not be reached or has no room; the same result may be sent later."""
+
+
+class StuckError(SendError):
+    """The archive is there, but does not take this very object as it is set up now."""
 
 
 class Destination(Protocol):
@@ -127,7 +133,8 @@ class WebArchive:
         try:
             return "stored" if self._web.store([path]) == 1 else "refused"
         except InputError as error:
-            raise SendError(str(error)) from error
+            kind = StuckError if getattr(error, "status", None) in _OF_THE_OBJECT else SendError
+            raise kind(str(error)) from error
 
     def close(self) -> None:
         """Nothing is kept open."""

@@ -162,7 +162,7 @@ class Spool:
         return sorted(path.name for path in (self.root / "incoming").iterdir())
 
     def seal(self, study: str) -> Round | None:
-        """Make a round of what has arrived of a study; None if all of that was dealt with."""
+        """Make a round of what has arrived of a study; None if all of that was here before."""
         folder = self.root / "work" / f"{study}-{time.time_ns():x}"
         incoming = self.root / "incoming" / study
         with self._lock:
@@ -172,7 +172,10 @@ class Spool:
             incoming.rename(folder / "images")
             self._counts.pop(study, None)
         new = Round(folder)
-        _drop_known_series(new, self._known(study))
+        # Rounds before it may still wait for the archive.
+        waiting = [each for each in self.rounds() if each.study == study and each != new]
+        pending = {name: digest for each in waiting for name, digest in _digests(each)}
+        _drop_known_series(new, self._known(study) | pending)
         if any(new.images.glob("*.dcm")):
             return new
         self._remove(new)

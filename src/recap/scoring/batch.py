@@ -16,6 +16,7 @@ from pathlib import Path
 from recap.config import ReadingSettings
 from recap.data.cases import Found
 from recap.errors import RecapError
+from recap.lock import alone
 from recap.progress import Progress, silent
 from recap.scoring.case_steps import (
     Opened,
@@ -32,13 +33,13 @@ from recap.scoring.decided import decided_by
 from recap.scoring.many import SharedPass, encoding_once
 from recap.scoring.pipeline import Behind, ahead
 from recap.scoring.prepared import Answer, default_workers, fitting_batch, one_core_each
-from recap.scoring.regions import ignore_masks
+from recap.scoring.regions import IgnoreMasks, ignore_masks
 from recap.scoring.rows import Row, appending, write_rows
 from recap.scoring.run_manifest import RunManifest
 from recap.scoring.shards import TABLE, WHOLE, Shard, finished_rows
 from recap.scoring.stages import Stages
 
-PARTS = "parts"
+PARTS, LOCK = "parts", "lock"
 
 
 def score_to_folders(
@@ -60,14 +61,31 @@ def score_to_folders(
     threads read, `batch` images are scored at a time. Neither changes a score. A shard scores its
     own cases alone.
     """
+    masks = None if ignore is None else ignore_masks(ignore, [Path(c.name) for c in cases])
+    with ExitStack() as held:
+        for target in targets:
+            target.out.mkdir(parents=True, exist_ok=True)
+            # Of two runs at once, the table of the one that ends last would be all that is left.
+            held.enter_context(alone(target.out / f".{shard.file(LOCK)}"))
+        return _score_all(targets, cases, progress, reading, masks, workers, batch, shard)
+
+
+def _score_all(
+    targets: Sequence[Target],
+    cases: Sequence[Found],
+    progress: Progress,
+    reading: ReadingSettings | None,
+    masks: IgnoreMasks | None,
+    workers: int | None,
+    batch: int | None,
+    shard: Shard,
+) -> list[list[Row]]:
     first = targets[0].detector
     reading = reading or first.card.settings.reading
-    masks = None if ignore is None else ignore_masks(ignore, [Path(c.name) for c in cases])
     cases = [case for case in cases if shard.holds(case.name)]
     stages, manifests = Stages(), []
     for target in targets:  # all of them, before anything is written
-        target.out.mkdir(parents=True, exist_ok=True)
-        decided = decided_by(target.detector, ignore)
+        decided = decided_by(target.detector, None if masks is None else masks.folder)
         manifest = RunManifest(target.out, target.detector, reading, decided, stages, shard)
         manifest.refuse_other_results()
         manifests.append(manifest)

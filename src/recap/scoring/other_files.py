@@ -20,9 +20,10 @@ def refuse_to_lose(out: Path, cases: Sequence[Found], inputs: Sequence[Path]) ->
     if not out.is_dir():
         return
     found = {case.name: case for case in cases}
-    roots = [path.absolute() for path in inputs]
+    roots = {path.absolute() for path in inputs}
     for row in finished_rows(out, WHOLE).values():
-        elsewhere = not any(Path(row.path).absolute().is_relative_to(root) for root in roots)
+        place = Path(row.path).absolute()
+        elsewhere = roots.isdisjoint((place, *place.parents))
         if elsewhere and not _is_same(row, found.get(row.case)):
             raise InputError(
                 f"{out} holds results of other files, such as {row.path}, which this run would "

@@ -10,7 +10,7 @@ import re
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import IO
 
@@ -62,6 +62,7 @@ class Row:
 
 
 COLUMNS = [field.name for field in fields(Row)]
+_ADDED = {"dicom"}
 _NOT_TEXT = re.compile("[\udc80-\udcff]|\\\\(?=udc[0-9a-f]{2})")
 _ESCAPED = re.compile(r"\\udc([0-9a-f]{2})")
 _BACKSLASH = "5c"
@@ -80,7 +81,7 @@ def from_text(value: str) -> str:
 
 
 def _written(row: Row) -> dict[str, str]:
-    return {column: as_text(value) for column, value in asdict(row).items()}
+    return {column: as_text(value) for column, value in vars(row).items()}
 
 
 def read_rows(path: Path) -> list[Row]:
@@ -90,7 +91,8 @@ def read_rows(path: Path) -> list[Row]:
     # A kill may cut a line within a letter.
     with path.open(newline="", encoding="utf-8", errors="surrogateescape") as file:
         lines = csv.DictReader(file)
-        if lines.fieldnames != COLUMNS:
+        # Tables of earlier versions lack a column; what it would hold is made anew.
+        if not set(COLUMNS) - _ADDED <= set(lines.fieldnames or ()) <= set(COLUMNS):
             raise InputError(f"{path} was not written by this version. Choose another --out.")
         whole = [line for line in lines if None not in line.values() and None not in line]
     return [Row(**{column: from_text(value) for column, value in line.items()}) for line in whole]

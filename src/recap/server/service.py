@@ -14,6 +14,7 @@ from recap.server.metrics import Metrics
 from recap.server.settings import ServerSettings, check_exposure
 from recap.server.store import Store
 from recap.server.workers import Workers
+from recap.words import counted
 
 MOST_LISTENERS = 128
 
@@ -39,7 +40,7 @@ class Service:
         import_readers()
         left = self.jobs.recover()
         self.jobs.store.sweep()
-        log.info("%d unfinished jobs taken up", left)
+        log.info("%s taken up", counted(left, "unfinished job"))
         self.inspection.start()
         self.bundles.load_served()
         self.workers.start()

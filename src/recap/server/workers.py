@@ -65,15 +65,22 @@ class Workers:
         return all(thread.is_alive() for thread in self._threads)
 
     def _work(self, lane: str) -> None:
+        dropped: list[Job] = []
         while not self._stopping.is_set():
+            claimed: list[Job] = []
             try:
+                while dropped:
+                    self._jobs.release(dropped[-1])
+                    dropped.pop()
                 claimed = self._jobs.claim(lane, self._together(lane))
                 if claimed:
                     self._run(claimed)
                     continue
-            # A full disk or the like must not end the thread; after it, work goes on.
+            # A full disk or the like must not end the thread; after it, work goes on, also on
+            # jobs whose end could not be noted.
             except Exception as error:
                 log_failure(error, f"{lane} worker")
+                dropped += claimed
                 self._stopping.wait(_IDLE_SECONDS)
             with self._jobs.arrived:
                 if not self._stopping.is_set():
@@ -230,6 +237,10 @@ class Workers:
 
     def _clean(self) -> None:
         while not self._stopping.is_set():
-            if self._settings.keep_days is not None:
-                self._jobs.expire(time.time() - self._settings.keep_days * _DAY_SECONDS)
+            try:
+                if self._settings.keep_days is not None:
+                    self._jobs.expire(time.time() - self._settings.keep_days * _DAY_SECONDS)
+            # On a full disk above all, this is what makes room again.
+            except Exception as error:
+                log_failure(error, "deleting old jobs")
             self._stopping.wait(_CLEAN_EVERY_SECONDS)
