@@ -29,6 +29,12 @@ hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default")
 WHOLE_PROGRAMS = {"benchmark", "cli", "pacs", "peers", "runtime", "server", "training"}
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """One process more than cores: a third of the time tests wait, for services and clusters."""
+    return (os.cpu_count() or 1) + 1
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Files with slow tests come first, so that none is left to one process at the end."""
     slow = {item.path for item in items if item.get_closest_marker("slow")}
