@@ -150,7 +150,7 @@ def test_comparisons_refuse_what_tables_refuse_and_say_what_tables_say(tmp_path)
 
 
 def test_what_must_be_said_of_the_data_stands_below_our_results_too():
-    shared = "BrainMRI: The benchmark's supports and test images share patients"
+    shared = "BrainMRI: In the published benchmark, supports and test images"
     assert shared in notes(own_table(rows(result())))
     assert shared not in notes(own_table(rows(result(shots=0))))
     assert "PRO is the form" not in notes(own_table(rows(result())))

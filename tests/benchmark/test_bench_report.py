@@ -100,7 +100,7 @@ def test_the_summary_is_the_mean_over_seeds(out):
     table = summary_table(runs)
     told = [note.text for note in table.title.notes]
     assert told[0] == "Ours: encoder dinov2-small at 240 px, preset recap."
-    assert told[1].startswith("BrainMRI: The benchmark's supports and test images share patients")
+    assert told[1].startswith("BrainMRI: In the published benchmark, supports and test images")
     assert [[label.text for label in row.labels] for row in table.rows] == [
         ["K = 4", "ReCAP"],
         ["K = 4", "nearest"],

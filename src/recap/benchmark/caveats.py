@@ -58,8 +58,9 @@ CAVEATS: tuple[Caveat, ...] = (
     ),
     Caveat(
         "shared-patients",
-        "The benchmark's supports and test images share patients here, which flatters every "
-        "few-shot result. Compare with a run that leaves the shared patients out.",
+        "In the published benchmark, supports and test images of this data set share patients, "
+        "which flatters every few-shot result. `recap data audit` says whether they do in your "
+        "copy; compare with a run that leaves the shared patients out.",
         _FEW_SHOT,
         "dataset",
         frozenset({"BrainMRI", "LiverCT", "RESC"}),
