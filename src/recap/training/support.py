@@ -87,6 +87,11 @@ def _listed(given: Any, name: str) -> Any:
             f"{name}: give a folder, or a list of files or of arrays, not a value of type "
             f"{type(given).__name__}."
         )
+    if isinstance(given, np.ndarray) and given.ndim == 3 and given.shape[2] in (1, 3, 4):
+        # Gone through, its rows would be taken for images three pixels wide.
+        raise InputError(
+            f"{name}: an array of shape {given.shape} is one image, not a stack. Give [image]."
+        )
     return list(given)
 
 
