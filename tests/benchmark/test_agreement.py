@@ -176,6 +176,13 @@ def test_images_that_something_must_be_said_of_are_counted(key, said):
     assert "(3)" not in notes(own_table(rows((cell, content))))
 
 
+def test_notes_name_a_data_set_in_one_way_wherever_they_stand():
+    """Figures and studies know it by its folder, tables by the paper's name."""
+    shown = Shown("ReCAP", "Brain_AD", 0, result()[0].as_json(), fitted_on=3)
+    told = [note.text.partition(":")[0] for note in own_notes([shown])]
+    assert told[1:] == ["BrainMRI (3)", "BrainMRI", "BrainMRI"]
+
+
 def test_settings_that_are_not_the_presets_are_told():
     told = notes(own_table(rows(result(training={"epochs": 1}), result(method="nearest"))))
     assert "ReCAP: encoder dinov2-small at 240 px, preset recap with training.epochs = 1" in told

@@ -199,3 +199,5 @@ def test_images_may_come_one_by_one(plain, normals):
     assert one_by_one.calibration == calibrate(plain, normals[:4], fpr=0.3).calibration
     with pytest.raises(recap.RecapError, match="list of calibration images is empty"):
         recap.calibrate(plain, iter([]))
+    with pytest.raises(recap.RecapError, match="is one image, not a stack"):
+        recap.calibrate(plain, np.zeros((70, 70, 3), np.uint8))

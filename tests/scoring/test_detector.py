@@ -171,3 +171,5 @@ def test_several_images_go_to_score_batch(few_shot, pictures):
         few_shot.score(["a.png", "b.png"])
     with pytest.raises(recap.RecapError, match="healthy: score_batch takes a list"):
         next(few_shot.score_batch("healthy"))
+    with pytest.raises(recap.RecapError, match="is one image, not a stack"):
+        next(few_shot.score_batch(np.zeros((70, 70, 3), np.uint8)))

@@ -191,6 +191,14 @@ def test_what_is_no_list_of_images_is_refused(given):
         gather_support(given)
 
 
+@pytest.mark.parametrize("channels", [1, 3, 4])
+def test_one_image_in_colour_is_no_stack_of_its_rows(channels):
+    image = np.stack([grey(0)] * channels, axis=2)
+    with pytest.raises(InputError, match=r"normal: an array of shape .* is one image"):
+        gather_support(image)
+    assert len(gather_support(image[None])) == 1
+
+
 def test_files_among_arrays_are_refused(folders):
     with pytest.raises(InputError, match="cannot be mixed"):
         gather_support([grey(0), folders["normal"][0]])

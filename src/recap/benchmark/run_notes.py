@@ -107,7 +107,7 @@ def _named(results: Iterable[Shown]) -> str:
 
 def _counted(counts: Iterable[tuple[str, int]]) -> str:
     """Data sets and how many of their images something is said of."""
-    return ", ".join(f"{dataset} ({count})" for dataset, count in counts if count)
+    return ", ".join(f"{_paper_name(dataset)} ({count})" for dataset, count in counts if count)
 
 
 def _settings(shown: Sequence[Shown], variants: bool) -> str:

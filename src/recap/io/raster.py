@@ -100,6 +100,14 @@ def image_from_array(array: Any, source: str = "array") -> Image:
     return Image(_to_unit(values, source), source)
 
 
+def refuse_one_image(given: object, name: str) -> None:
+    """Refuse an image in colour where several are expected: its rows would be taken for images."""
+    if isinstance(given, np.ndarray) and given.ndim == 3 and given.shape[2] in (1, 3, 4):
+        raise InputError(
+            f"{name}: an array of shape {given.shape} is one image, not a stack. Give [image]."
+        )
+
+
 def _without_alpha(values: NDArray[Any]) -> NDArray[Any]:
     """Keep the colour channels: (H, W, 1) or (H, W, 3)."""
     if values.ndim == 2:

@@ -17,6 +17,7 @@ from recap.errors import InputError, RecapError
 from recap.fetch import sha256_of
 from recap.io import Case, image_from_array
 from recap.io.case import CaseKind
+from recap.io.raster import refuse_one_image
 from recap.progress import Progress, silent
 from recap.scoring.calibration import (
     DEFAULT_FPR,
@@ -147,6 +148,7 @@ def _combine(
 
 def _known(given: Any, scratch: Path) -> Iterator[Known]:
     """Whatever the user holds, as cases that can be opened."""
+    refuse_one_image(given, "calibration images")
     given = [given] if isinstance(given, str | Path) else list(given)
     if not given:
         raise InputError("The list of calibration images is empty. Give at least one.")

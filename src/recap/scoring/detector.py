@@ -15,6 +15,7 @@ from recap.encoders.vit import Encoder
 from recap.errors import BundleError, InputError, WeightsError
 from recap.io import image_from_array, read_image
 from recap.io.case import CaseKind
+from recap.io.raster import refuse_one_image
 from recap.io.resize import SquareResize
 from recap.model.join import join_heads
 from recap.model.recap import ReCAP
@@ -80,6 +81,7 @@ class Detector:
                 f"{images}: score_batch takes a list of images. For a folder give "
                 f'sorted(Path("{images}").glob("*.png")), or use `recap score`.'
             )
+        refuse_one_image(images, "score_batch")
         pending: list[Image] = []
         for image in images:
             pending.append(as_image(image, self.card.settings.reading))

@@ -18,6 +18,7 @@ from recap.data.inspect import MARKS_NOTHING
 from recap.data.supports import support_hashes
 from recap.errors import InputError
 from recap.io import image_from_array, read_image, read_mask
+from recap.io.raster import refuse_one_image
 from recap.io.resize import SquareResize
 from recap.types import CLASSES, BoolArray, Image, Sample
 from recap.words import counted
@@ -87,6 +88,7 @@ def _listed(given: Any, name: str) -> Any:
             f"{name}: give a folder, or a list of files or of arrays, not a value of type "
             f"{type(given).__name__}."
         )
+    refuse_one_image(given, name)
     return list(given)
 
 
