@@ -88,7 +88,9 @@ def test_what_must_be_known_is_in_the_picture_below_the_legend(out, drawn):
     for name, figure in made.items():
         if name != "components-4-shot":  # its summary is from before there were notes
             assert "encoder dinov2-small at 240 px" in figure.notes[0], name
-            assert "BrainMRI: In the published benchmark, supports and test images" in figure.notes[1]
+            assert (
+                "BrainMRI: In the published benchmark, supports and test images" in figure.notes[1]
+            )
     bare = render(replace(made["scores-nearest"], notes=()), "png", dpi=40)
     files = (drawn["scores-nearest"][0], *bare)
     pictures = [np.asarray(Image.open(io.BytesIO(file)), int) for file in files]

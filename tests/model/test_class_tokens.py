@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from recap.encoders.vit import Encoder
-from recap.model.appearance import appearance_evidence
-from recap.model.class_tokens import FLOOR, class_vectors, solve_sources
+from recap.model.class_tokens import FLOOR, class_evidence, class_vectors, solve_sources
 from recap.model.recap import ReCAP
 
 MakeModel = Callable[..., ReCAP]
@@ -85,7 +84,16 @@ def test_classes_of_the_sources_lie_at_one_and_minus_one() -> None:
     ]
     assert sum(means[0]) / 2 == pytest.approx(-1)
     assert sum(means[1]) / 2 == pytest.approx(1)
-    evidence = appearance_evidence(vectors, solved)
+    evidence = class_evidence(vectors, solved)
+    assert ((evidence > 0) & (evidence < 1)).all()
+    assert ((evidence > 0.5) == (places > 0)).all()
+
+
+@pytest.mark.parametrize("gaps_away", [-100.0, 0.0, 20.0, 100.0])
+def test_images_of_a_far_domain_are_told_apart(gaps_away: float) -> None:
+    places = gaps_away + torch.linspace(-1, 1, 9)
+    evidence = class_evidence(places[:, None], torch.tensor([1.0, 0.0]))
+    assert (evidence.diff() > 0).all()
     assert ((evidence > 0) & (evidence < 1)).all()
 
 
@@ -140,7 +148,8 @@ def test_class_tokens_give_the_whole_score(make_model: MakeModel, pixels: Tensor
     output = model(pixels)
     prefix = model.prefix(pixels)
     vectors = class_vectors(model.encoder.class_tokens(prefix))
-    expected = torch.sigmoid(2 * (vectors @ model.class_direction[:-1] + model.class_direction[-1]))
+    place = 2 * (vectors @ model.class_direction[:-1] + model.class_direction[-1])
+    expected = 0.5 + 0.5 * place / (1 + place.abs())
     torch.testing.assert_close(output.score, expected)
     assert output.appearance is not None
     assert torch.equal(output.appearance, output.score)

@@ -13,6 +13,8 @@ from torch import Tensor
 
 FLOOR = 0.01
 """Part of the mean variance that is added to each coordinate's: of few images it may be 0."""
+STEEPNESS = 2.0
+"""An image that is as a class of the sources on average (±1) has the evidence 0.17 or 0.83."""
 
 
 def class_vectors(tokens: Tensor) -> Tensor:
@@ -22,7 +24,7 @@ def class_vectors(tokens: Tensor) -> Tensor:
 
 def solve_sources(vectors: Tensor, abnormal: Tensor, domain: Tensor) -> Tensor:
     """(n, D), (n,) bool, (n,) which domain -> (D + 1,), the last one its offset; what it gives is
-    read by `appearance_evidence`.
+    read by `class_evidence`.
 
     A domain without images of both classes says nothing about their difference; where all are like
     that, they are taken as one.
@@ -39,6 +41,16 @@ def solve_sources(vectors: Tensor, abnormal: Tensor, domain: Tensor) -> Tensor:
     middle = torch.stack([ill.mean() + normal.mean() for normal, ill in projected]).mean() / 2
     gap = gap.clamp_min(1e-12)
     return torch.cat([direction / gap, -(middle / gap)[None]]).to(vectors)
+
+
+def class_evidence(vectors: Tensor, solved: Tensor) -> Tensor:
+    """How far an image lies towards abnormal ones of the sources, 0..1: (B, D), (D + 1,) -> (B,).
+
+    An unseen domain may lie many gaps away from all sources. A sigmoid would be 1.0 there for every
+    image; this falls off slowly enough to tell them apart.
+    """
+    place = STEEPNESS * (vectors @ solved[:-1] + solved[-1])
+    return (1 + F.softsign(place)) / 2
 
 
 def _difference(normal: Tensor, abnormal: Tensor) -> Tensor:

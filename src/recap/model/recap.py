@@ -12,6 +12,7 @@ from recap.encoders.vit import Encoder
 from recap.errors import SettingsError
 from recap.model.adapters import Adapter, write_back
 from recap.model.appearance import Whole, appearance_evidence, descriptor
+from recap.model.class_tokens import class_evidence
 from recap.model.edges import cell_count, finish_map
 from recap.model.fusion import fuse_branches, fuse_layers, image_score
 from recap.model.logits import class_logits, margin, probability
@@ -220,7 +221,7 @@ class ReCAP(Scorer):
     def whole_evidence(self, whole: Whole) -> Tensor | None:
         """Evidence of images as a whole (B,), if it has a share in their scores."""
         if self.class_direction is not None:
-            return appearance_evidence(whole.class_vectors, self.class_direction)
+            return class_evidence(whole.class_vectors, self.class_direction)
         if self.appearance_direction is not None:
             return appearance_evidence(whole.appearance, self.appearance_direction)
         return None
