@@ -4,6 +4,7 @@ import json
 import sqlite3
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -229,6 +230,18 @@ def test_batches_across_requests_give_the_same_scores(make_client, monkeypatch):
         return [job["result"]["cases"][0]["score"] for job in done]
 
     assert scores(together) == pytest.approx(scores(alone), rel=1e-5)
+
+
+def test_a_batch_that_cannot_be_scored_is_left_to_its_jobs_one_by_one(tmp_path):
+    """They would be taken up again together, and hold up all others for ever."""
+    from recap.server.workers import Workers
+
+    def load(name):
+        raise RuntimeError("out of memory")
+
+    bundles = SimpleNamespace(detector=load)
+    workers = Workers(ServerSettings(bundles=(), data=tmp_path), None, bundles, None)
+    assert workers._score_together([SimpleNamespace(bundle="brain")] * 2) == {}
 
 
 def test_old_jobs_are_forgotten(store):
