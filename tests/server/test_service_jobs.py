@@ -176,6 +176,19 @@ def test_a_repeated_key_gives_the_same_job(client):
     assert (send(2).status_code, len(client.get(f"{API}/jobs").json())) == (422, 1)
 
 
+def test_a_key_is_of_one_address(client):
+    """A calibration names its bundle there, not in the form."""
+
+    def send(address, field):
+        files = {field: ("a.png", png(1))}
+        return client.post(f"{API}/{address}", files=files, headers={"Idempotency-Key": "k"})
+
+    first, again = (send("bundles/brain/calibrate", "normals") for _ in range(2))
+    assert first.json() == again.json()
+    assert send("bundles/chest/calibrate", "normals").status_code == 422
+    assert send("jobs", "file").status_code == 422
+
+
 def test_events_follow_a_job_to_its_end(client):
     answer = upload(client, png())
     with client.stream("GET", f"{API}/jobs/{answer.json()['id']}/events") as events:
