@@ -243,9 +243,10 @@ def test_studies_that_could_not_be_sealed_are_sealed_later(tmp_path, monkeypatch
     def refuse(study):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    with monkeypatch.context() as full, pytest.raises(OSError, match="No space"):
+    with monkeypatch.context() as full:
         full.setattr(spool, "seal", refuse)
-        listener.step()
+        with pytest.raises(OSError, match="No space"):
+            listener.step()
     listener.step()
     assert spool.arriving() == []
 

@@ -344,7 +344,7 @@ def test_results_know_their_files_in_whichever_folder_a_run_is_started(
     monkeypatch.chdir(one)
     score_to_folder(few_shot, find_cases(slices), out, draw)
     monkeypatch.chdir(two)
-    with pytest.raises(InputError, match="holds results of other files, such as .*one/slices/1"):
+    with pytest.raises(InputError, match=r"results of other files, such as .*one/slices/1"):
         refuse_to_lose(out, find_cases(slices), slices)
     one.rename(tmp_path / "moved")
     monkeypatch.chdir(tmp_path / "moved")
