@@ -8,7 +8,7 @@ import pytest
 from PIL import Image as PillowImage
 
 import recap
-from recap.cli.score import _dicom_results
+from recap.cli.score import _decisions, _dicom_results
 from recap.cli.score_job import Outcome
 from recap.scoring.rows import Row
 
@@ -169,9 +169,6 @@ def test_what_is_said_of_dicom_results(lacks, said, tmp_path):
 
 
 def test_decisions_are_counted():
-    from recap.cli.score import _decisions
-    from recap.scoring.rows import Row
-
     told = [("abnormal", "from 0.5"), ("normal", "from 0.5"), ("abnormal", "from 0.5"), ("", "no")]
     given = [Row("a", "a", "", "ok", decision=d, rule=r) for d, r in told]
     assert _decisions(given) == ["Decided: 2 abnormal, 1 normal", "1 without a decision: no"]

@@ -1,6 +1,8 @@
+import errno
 import logging
 import threading
 import time
+from types import SimpleNamespace
 
 import pydicom
 import pytest
@@ -228,6 +230,25 @@ def test_results_wait_for_an_archive_that_is_full(running, archive, tmp_path):
     archive.wait_for(RESULTS)
     wait_until_empty(tmp_path / "spool")
     assert len({instance for _, instance, _ in archive.received}) == RESULTS
+
+
+def test_studies_that_could_not_be_sealed_are_sealed_later(tmp_path, monkeypatch):
+    spool = Spool(tmp_path / "spool")
+    destination = SimpleNamespace(close=lambda: None)
+    settings = ListenSettings(quiet_seconds=0)
+    listener = Listener(spool, lambda images, results: [], destination, settings)
+    for name in ("first", "second"):
+        listener._arrivals.heard(spool.store(name, "1", "a", b"x"))
+
+    def refuse(study):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as full:
+        full.setattr(spool, "seal", refuse)
+        with pytest.raises(OSError, match="No space"):
+            listener.step()
+    listener.step()
+    assert spool.arriving() == []
 
 
 def test_an_object_that_is_too_large_does_not_hold_up_the_others(tmp_path, monkeypatch):

@@ -10,6 +10,7 @@ import pytest
 from folder_runs import score_to_folder
 from recap.data.cases import find_cases as search_cases
 from recap.errors import InputError
+from recap.scoring.other_files import refuse_to_lose
 from recap.scoring.rows import COLUMNS, Row, as_text, from_text, read_rows, write_rows
 
 
@@ -329,3 +330,23 @@ def test_two_runs_do_not_write_one_folder_at_a_time(few_shot, images, tmp_path):
     score_to_folder(few_shot, cases, out, draw, start_another)
     assert said
     assert not any(file.name.startswith(".") for file in out.iterdir())
+
+
+def test_results_know_their_files_in_whichever_folder_a_run_is_started(
+    few_shot, images, tmp_path, monkeypatch, scored
+):
+    """Two patients may both have a folder `slices` with the same names."""
+    out, one, two = tmp_path / "out", tmp_path / "one", tmp_path / "two"
+    for patient, picture in ((one, "b.png"), (two, "a2.png")):
+        (patient / "slices").mkdir(parents=True)
+        shutil.copy(images / picture, patient / "slices" / "1.png")
+    slices = [Path("slices")]
+    monkeypatch.chdir(one)
+    score_to_folder(few_shot, find_cases(slices), out, draw)
+    monkeypatch.chdir(two)
+    with pytest.raises(InputError, match=r"results of other files, such as .*one/slices/1"):
+        refuse_to_lose(out, find_cases(slices), slices)
+    one.rename(tmp_path / "moved")
+    monkeypatch.chdir(tmp_path / "moved")
+    (row,) = score_to_folder(few_shot, find_cases(slices), out, draw)
+    assert (row.path, len(scored)) == (str(tmp_path / "moved" / "slices" / "1.png"), 1)

@@ -4,6 +4,7 @@ import json
 import sqlite3
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -175,6 +176,19 @@ def test_a_repeated_key_gives_the_same_job(client):
     assert (send(2).status_code, len(client.get(f"{API}/jobs").json())) == (422, 1)
 
 
+def test_a_key_is_of_one_address(client):
+    """A calibration names its bundle there, not in the form."""
+
+    def send(address, field):
+        files = {field: ("a.png", png(1))}
+        return client.post(f"{API}/{address}", files=files, headers={"Idempotency-Key": "k"})
+
+    first, again = (send("bundles/brain/calibrate", "normals") for _ in range(2))
+    assert first.json() == again.json()
+    assert send("bundles/chest/calibrate", "normals").status_code == 422
+    assert send("jobs", "file").status_code == 422
+
+
 def test_events_follow_a_job_to_its_end(client):
     answer = upload(client, png())
     with client.stream("GET", f"{API}/jobs/{answer.json()['id']}/events") as events:
@@ -229,6 +243,18 @@ def test_batches_across_requests_give_the_same_scores(make_client, monkeypatch):
         return [job["result"]["cases"][0]["score"] for job in done]
 
     assert scores(together) == pytest.approx(scores(alone), rel=1e-5)
+
+
+def test_a_batch_that_cannot_be_scored_is_left_to_its_jobs_one_by_one(tmp_path):
+    """They would be taken up again together, and hold up all others for ever."""
+    from recap.server.workers import Workers
+
+    def load(name):
+        raise RuntimeError("out of memory")
+
+    bundles = SimpleNamespace(detector=load)
+    workers = Workers(ServerSettings(bundles=(), data=tmp_path), None, bundles, None)
+    assert workers._score_together([SimpleNamespace(bundle="brain")] * 2) == {}
 
 
 def test_old_jobs_are_forgotten(store):

@@ -228,5 +228,7 @@ def test_dicom_results_that_nobody_waits_for_leave_no_files(taken, tmp_path):
     (folder / "report.dcm").write_bytes(bytes(2**20))
     blocks = _then_remove(folder)
     assert list(islice(blocks, taken)) or not taken
+    # After the last block at once: the server may hold on to what it has sent for long.
+    assert folder.exists() == (taken < 100)
     del blocks
     assert not folder.exists()

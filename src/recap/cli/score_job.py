@@ -107,7 +107,7 @@ class Job:
         if self._dicom is None:
             return {}
         name = path.relative_to(self.out / "overlays").as_posix().removesuffix(".png")
-        with self._one_at_a_time:  # it counts, and writes files that belong together
+        with self._one_at_a_time:  # it silences a log that all threads share
             return self._dicom.write(name, case, prediction)
 
     def outcome(self, rows: list[Row], shard: Shard, progress: Progress) -> Outcome:

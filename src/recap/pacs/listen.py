@@ -163,9 +163,15 @@ class Listener:
 
     def step(self) -> None:
         """Seal the studies that have become quiet, and deal with all that is sealed."""
-        for study in self._arrivals.take_quiet(self.settings.quiet_seconds):
-            if self._spool.seal(study) is None:
-                _log.info("study %s: nothing new in it", study)
+        quiet = self._arrivals.take_quiet(self.settings.quiet_seconds)
+        try:
+            while quiet:
+                if self._spool.seal(quiet[0]) is None:
+                    _log.info("study %s: nothing new in it", quiet[0])
+                quiet.pop(0)
+        finally:
+            for study in quiet:  # a full disk keeps them from being sealed, but not for ever
+                self._arrivals.heard(study)
         for each in self._spool.rounds():
             if self._stop.is_set():
                 return

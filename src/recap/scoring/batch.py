@@ -155,7 +155,7 @@ class _Scoring:
     def _keep_finished(self, opened: Opened) -> None:
         for run in self._runs:
             if run not in opened.runs:
-                run.table.keep(opened.found.name)
+                run.table.keep(opened.found.name, opened.path)
 
     def _fail(self, opened: Opened, error: RecapError) -> None:
         for run in opened.runs:

@@ -86,10 +86,15 @@ class Opened:
     problem: RecapError | None = None
     """Why it cannot be read."""
 
+    @property
+    def path(self) -> str:
+        """Its path for the table, whichever folder the next run is started in."""
+        return str(Path(self.found.path).absolute())
+
     def failed(self, error: RecapError) -> Row:
         """The row of a case that cannot be scored."""
-        found = self.found
-        return Row(found.name, found.path, self.digest, "error", error=found.in_words(str(error)))
+        reason = self.found.in_words(str(error))
+        return Row(self.found.name, self.path, self.digest, "error", error=reason)
 
 
 @dataclass(frozen=True, eq=False)
@@ -168,7 +173,7 @@ def write_case(scored: Scored) -> Row:
     total = prediction.total
     return Row(
         case=found.name,
-        path=found.path,
+        path=opened.path,
         sha256=opened.digest,
         status="ok",
         kind=case.kind,

@@ -10,7 +10,7 @@ import re
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import IO
 
@@ -110,9 +110,9 @@ class OpenTable:
         self._writer = csv.DictWriter(file, COLUMNS)
         self._lock = threading.Lock()
 
-    def keep(self, case: str) -> None:
-        """Take an earlier row over."""
-        self.rows[case] = self.finished[case]
+    def keep(self, case: str, path: str) -> None:
+        """Take an earlier row over; its files may have moved since."""
+        self.rows[case] = replace(self.finished[case], path=path)
 
     def add(self, row: Row) -> None:
         """Add a new row; from any thread."""

@@ -85,11 +85,15 @@ def as_region(stored: dict[str, Any]) -> Region:
 
 
 def _then_remove(folder: Path) -> Iterator[bytes]:
-    """A zip of a folder, which is removed with the last reference to the zip.
+    """A zip of a folder, which is removed after the last block."""
 
-    Not in a `finally`: a client may hang up before the first block, and a generator that was never
-    started does not run one.
-    """
-    blocks = zip_folder(folder)
+    def sent() -> Iterator[bytes]:
+        try:
+            yield from zip_folder(folder)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    blocks = sent()
+    # A client may hang up before the first block: what was never started runs no `finally`.
     weakref.finalize(blocks, shutil.rmtree, folder, ignore_errors=True)
     return blocks

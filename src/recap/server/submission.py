@@ -54,7 +54,8 @@ async def submit(request: Request, service: Service, understand: Understand) -> 
         folder = service.jobs.store.incoming(job)
         try:
             form = await receive_form(request, folder / "raw", service.settings)
-            return await run_in_threadpool(_accept, service, form, job, understand, key)
+            address = request.url.path
+            return await run_in_threadpool(_accept, service, form, job, understand, address, key)
         except QueueFullError as error:
             raise _later(service, "The queue is full.") from error
         except (OSError, sqlite3.OperationalError) as error:
@@ -64,32 +65,37 @@ async def submit(request: Request, service: Service, understand: Understand) -> 
             await run_in_threadpool(remove, folder)
 
 
-def _accept(service: Service, form: Form, job: str, understand: Understand, key: str | None) -> str:
+def _accept(
+    service: Service, form: Form, job: str, understand: Understand, address: str, key: str | None
+) -> str:
     folder = service.jobs.store.incoming(job)
     service.metrics.received(_size(folder / "raw"))
     hide = service.settings.deidentify
     content = "" if hide else _content(folder / "raw")
     if key and (before := service.jobs.by_key(key)):
-        return _repeated(service, before, form, content)
+        return _repeated(service, before, form, content, address)
     wanted = understand(service, form)
     answer = service.inspection.check(_question(service, folder, wanted))
     if answer["status"] != 200:
         raise HTTPException(answer["status"], answer["detail"])
     names = dict.fromkeys(answer["names"], "") if hide else answer["names"]
-    told = {"deidentify": hide, "problems": answer["problems"], "content": content}
-    options = {**wanted.options, **told}
+    told = {"deidentify": hide, "problems": answer["problems"]}
+    options = {**wanted.options, **told, "content": content, "address": address}
     new = NewJob(job, wanted.kind, wanted.bundle, options, names, answer["images"], key)
     accepted = service.jobs.accept(new)
-    return accepted if accepted == job else _repeated(service, accepted, form, content)
+    if accepted == job:
+        return accepted
+    return _repeated(service, accepted, form, content, address)
 
 
-def _repeated(service: Service, before: str, form: Form, content: str) -> str:
+def _repeated(service: Service, before: str, form: Form, content: str, address: str) -> str:
     """The job that a key was used for; its result must not be taken for that of other files."""
     job = service.jobs.get(before)
     if job is not None:
-        bundle = form.fields.get("bundle") or job.bundle
+        asked = form.fields.get("bundle") or job.bundle, address
         kept = job.options.get("content")  # nothing is kept of files without identity
-        if bundle != job.bundle or (kept and content and kept != content):
+        same = asked == (job.bundle, job.options.get("address", address))
+        if not same or (kept and content and kept != content):
             raise HTTPException(422, "This Idempotency-Key was used for another request.")
     return before
 

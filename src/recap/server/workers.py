@@ -146,6 +146,9 @@ class Workers:
             predictions = list(detector.score_batch(images, len(images)))
         except RecapError:
             return {}  # one by one, the bad one tells what is wrong
+        except Exception as error:  # such as too little memory for so many at a time
+            log_failure(error, f"{len(claimed)} jobs together")
+            return {}
         pairs = zip(claimed, predictions, strict=True)
         return {job.id: [as_part(prediction)] for job, prediction in pairs}
 
