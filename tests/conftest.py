@@ -17,9 +17,9 @@ TINY_PX = 70  # a grid of 5 × 5 patches of 14 px
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
-# `make test-fast` tries fewer examples of each property; `make test` tries them all.
+# `make test-fast` tries fewer examples of each property than `make test`.
 # No deadlines: a machine that does other things meanwhile would fail a test.
-hypothesis.settings.register_profile("default", deadline=None)
+hypothesis.settings.register_profile("default", max_examples=60, deadline=None)
 hypothesis.settings.register_profile("quick", max_examples=20, deadline=None)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
