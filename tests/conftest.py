@@ -26,7 +26,9 @@ hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default")
 
 # Tests of these folders fit detectors, run commands or start services: many are quick, but there
 # are hundreds. What is left for `make test-fast` are the tests of single functions.
-WHOLE_PROGRAMS = {"benchmark", "cli", "pacs", "peers", "runtime", "server", "training"}
+WHOLE_PROGRAMS = {
+    *("benchmark", "cli", "pacs", "peers", "report", "runtime", "scoring", "server", "training")
+}
 
 
 @pytest.hookimpl(optionalhook=True)
