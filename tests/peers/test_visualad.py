@@ -17,7 +17,7 @@ from recap.errors import InputError
 from recap.peers import visualad
 from recap.peers.fitting import fit_few_shot, fit_zero_shot
 from recap.peers.settings import resolve_peer
-from recap.peers.visualad import Options, VisualAD, cosine_to, optimiser_of
+from recap.peers.visualad import Options, VisualAD, clip_each, cosine_to, optimiser_of
 
 
 def array(value: Any) -> np.ndarray:
@@ -176,13 +176,56 @@ def test_gradients_reach_the_heads_and_never_the_encoder(model):
     assert all(p.grad is not None and p.grad.abs().max() > 0 for p in trained.values())
 
 
-def test_two_groups_and_a_cosine_to_a_tenth(model):
+def test_tokens_learn_along_a_cosine_and_heads_at_a_tenth_throughout(model):
     tokens, heads = optimiser_of(model).param_groups
     assert [p.shape for p in tokens["params"]] == [(2, 32)]
     assert (tokens["lr"], heads["lr"]) == pytest.approx((1e-3, 1e-4))
     assert tokens["weight_decay"] == heads["weight_decay"] == 0.01
-    rate = cosine_to(10, visualad.FINAL_RATE)
-    assert (rate(0), rate(5), rate(10)) == pytest.approx((1, 0.55, 0.1))
+    rate = cosine_to(visualad.FINAL_RATE * 1e-3, 10)
+    published = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser_of(model), 10, eta_min=1e-4)
+    for epoch in range(10):
+        assert [rate(tokens["lr"], epoch), rate(heads["lr"], epoch)] == pytest.approx(
+            published.get_last_lr()
+        )
+        published.optimizer.step()
+        published.step()
+    assert rate(1e-3, 5) == pytest.approx(5.5e-4)
+    assert rate(1e-4, 5) == pytest.approx(1e-4)
+
+
+def test_a_fit_uses_that_schedule(quick, make_support, monkeypatch):
+    rates = []
+
+    class Watched(torch.optim.AdamW):
+        def step(self, *args):
+            rates.append(tuple(group["lr"] for group in self.param_groups))
+            return super().step(*args)
+
+    monkeypatch.setattr(torch.optim, "AdamW", Watched)
+    fit_few_shot(make_support(), quick)
+    half = len(rates) // 2
+    assert rates[:half] == half * [pytest.approx((0.01, 0.001))]
+    assert rates[half:] == half * [pytest.approx((0.0055, 0.001))]
+
+
+def test_a_long_gradient_of_one_token_does_not_shorten_the_other_s():
+    tokens = torch.nn.Parameter(torch.zeros(2, 3))
+    clip_each(tokens, 1.0)  # nothing to do before there are gradients
+    tokens.grad = torch.tensor([[3.0, 0.0, 4.0], [0.0, 0.6, 0.0]])
+    clip_each(tokens, 1.0)
+    expected = [[0.6, 0, 0.8], [0, 0.6, 0]]
+    np.testing.assert_allclose(tokens.grad.numpy(), expected, atol=1e-6)
+
+
+def test_each_token_drops_weights_of_its_own():
+    torch.manual_seed(0)
+    sca, averaged = visualad.SpatialCrossAttention(32, 9, dropout=0.5), []
+    sca.value.register_forward_hook(lambda module, given, out: averaged.append(given[0][0]))
+    for training in (False, True):
+        sca.train(training)
+        sca(torch.rand(1, 2, 32), torch.rand(1, 9, 32))
+        for_abnormal, for_normal = averaged.pop().chunk(2)
+        assert torch.equal(for_abnormal, for_normal) is not training
 
 
 @pytest.fixture(scope="module")

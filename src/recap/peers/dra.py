@@ -135,7 +135,7 @@ def fit(model: DRA, images: LabelledImages, job: Job) -> Fitted:
         options.steps * options.batch_size,
         job,
         epochs=options.epochs,
-        rate=lambda epoch: 0.1 ** (epoch // DECAY_EPOCHS),
+        schedule=lambda start, epoch: start * 0.1 ** (epoch // DECAY_EPOCHS),
     )
     remember(model, images, job.settings.seed)
     return Fitted({"loss": last})

@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
+from torch.nn.utils import clip_grad_norm_
 
 from recap.config import Section
 from recap.encoders.vit import Encoder
@@ -217,6 +218,10 @@ def _train(
         anchors = anchors_of(features, images, indices)
         return model.loss(store[indices].to(device), anchors, labels)
 
+    def bound() -> None:
+        if options.clip_norm:
+            clip_grad_norm_(trained, options.clip_norm)
+
     return train(
         model,
         loss,
@@ -224,7 +229,7 @@ def _train(
         len(images),
         job,
         epochs=options.epochs,
-        clip=(trained, options.clip_norm) if options.clip_norm else None,
+        bound=bound,
     )
 
 

@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils import clip_grad_norm_
 from torch.optim import Optimizer
 
 from recap.errors import TrainingError
@@ -16,6 +15,8 @@ SAVE_EVERY_S = 10.0
 
 Loss = Callable[[list[int]], Tensor]
 """Positions of the images of a batch -> the loss to be minimised."""
+Schedule = Callable[[float, int], float]
+"""The learning rate at the start, the epoch counted from 0 -> the learning rate of that epoch."""
 
 
 def train(
@@ -26,16 +27,16 @@ def train(
     job: Job,
     *,
     epochs: int,
-    rate: Callable[[int], float] = lambda epoch: 1.0,
-    clip: tuple[list[nn.Parameter], float] | None = None,
+    schedule: Schedule = lambda start, epoch: start,
+    bound: Callable[[], object] = lambda: None,
 ) -> float:
     """Train on `count` images in batches of `job.options.batch_size`.
 
     Returns the mean loss of the last epoch.
 
-    `rate` is the factor of the learning rates in an epoch (counted from 0); `clip` bounds the
-    length of the gradient of some parameters. Order and dropout of an epoch depend on the seed
-    and the epoch alone, so that a fit that was interrupted ends as one that was not.
+    `schedule` is asked for every group of the optimiser; `bound` is called when a step has its
+    gradients, to shorten those that are too long. Order and dropout of an epoch depend on the
+    seed and the epoch alone, so that a fit that was interrupted ends as one that was not.
     """
     batch_size, checkpoint, progress = job.options.batch_size, job.checkpoint, job.progress
     rates = [group["lr"] for group in optimiser.param_groups]
@@ -44,13 +45,13 @@ def train(
     progress("train", done, epochs, "")
     model.train()
     for epoch in range(done, epochs):
-        for group, full in zip(optimiser.param_groups, rates, strict=True):
-            group["lr"] = full * rate(epoch)
+        for group, start in zip(optimiser.param_groups, rates, strict=True):
+            group["lr"] = schedule(start, epoch)
         torch.manual_seed((job.settings.seed * 1_000_003 + epoch) % 2**63)
         order, total = torch.randperm(count).tolist(), 0.0
-        for start in range(0, count, batch_size):
-            indices = order[start : start + batch_size]
-            total += _step(loss, optimiser, indices, epoch, clip) * len(indices)
+        for first in range(0, count, batch_size):
+            indices = order[first : first + batch_size]
+            total += _step(loss, optimiser, indices, epoch, bound) * len(indices)
         mean = total / count
         progress("train", epoch + 1, epochs, f"loss {mean:.3f}")
         if checkpoint and (time.monotonic() - saved > SAVE_EVERY_S or epoch + 1 == epochs):
@@ -60,9 +61,9 @@ def train(
     return mean
 
 
-def cosine_to(epochs: int, end: float) -> Callable[[int], float]:
-    """A rate that falls from 1 in the first epoch along a half cosine towards `end`."""
-    return lambda epoch: end + (1 - end) * (1 + math.cos(math.pi * epoch / max(epochs, 1))) / 2
+def cosine_to(end: float, epochs: int) -> Schedule:
+    """Rates that go from where they start along a half cosine towards `end`, one for all."""
+    return lambda start, epoch: end + (start - end) * (1 + math.cos(math.pi * epoch / epochs)) / 2
 
 
 def _step(
@@ -70,7 +71,7 @@ def _step(
     optimiser: Optimizer,
     indices: list[int],
     epoch: int,
-    clip: tuple[list[nn.Parameter], float] | None,
+    bound: Callable[[], object],
 ) -> float:
     optimiser.zero_grad(set_to_none=True)
     value = loss(indices)
@@ -80,7 +81,6 @@ def _step(
             "step. Lower the learning rate, or look for damaged support images."
         )
     value.backward()
-    if clip is not None:
-        clip_grad_norm_(*clip)
+    bound()
     optimiser.step()
     return float(value.detach())

@@ -34,6 +34,7 @@ FEW_SHOT_STEPS, ZERO_SHOT_EPOCHS = 440, 2
 TOKEN_START = 0.1
 HEAD_RATE = 0.1
 FINAL_RATE = 0.1
+"""One lowest rate for all, a tenth of the tokens': where the heads start and so remain."""
 MARGIN = -0.5
 ABNORMAL, NORMAL = 0, 1
 """Order of the two tokens, as published."""
@@ -49,7 +50,7 @@ class Options(Section):
     """Of the two tokens; everything else learns at a tenth of it."""
     weight_decay: Annotated[float, Field(ge=0)] = 0.01
     clip_norm: Annotated[float, Field(gt=0)] = 1.0
-    """Longest gradient of the two tokens."""
+    """Longest gradient of each of the two tokens."""
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.1
     top_k: Annotated[float, Field(gt=0, le=1)] = 0.01
     """Share of the pixels whose mean is the image score."""
@@ -157,10 +158,16 @@ def fit(model: VisualAD, images: LabelledImages, job: Job) -> Fitted:
         len(given),
         job,
         epochs=epochs,
-        rate=cosine_to(epochs, FINAL_RATE),
-        clip=([model.tokens], options.clip_norm),
+        schedule=cosine_to(FINAL_RATE * options.learning_rate, epochs),
+        bound=lambda: clip_each(model.tokens, options.clip_norm),
     )
     return Fitted({"loss": mean})
+
+
+def clip_each(tokens: nn.Parameter, longest: float) -> None:
+    """Shorten the gradient of each token by itself (N, C)."""
+    if tokens.grad is not None:
+        torch.renorm(tokens.grad, p=2, dim=0, maxnorm=longest, out=tokens.grad)
 
 
 def few_shot_epochs(count: int, batch_size: int) -> int:

@@ -38,7 +38,10 @@ class SpatialCrossAttention(nn.Module):
         queries = self.query_norm(self.query(self.anchors))  # (M, C)
         keys = self.key_norm(self.key(patches + self.positions[: patches.shape[1]]))
         weights = (queries @ keys.mT / patches.shape[-1] ** 0.5).softmax(dim=-1)  # (B, M, R)
-        # Values are linear in the patches, so averaging first saves R - M of their projections.
-        seen = self.value(self.dropout(weights) @ patches)  # (B, M, C)
-        gathered = self.out(self.gate(tokens).sigmoid() @ seen)  # (B, 2, C)
+        # Each token drops weights of its own. Values are linear in the patches, so averaging first
+        # saves most of their projections.
+        own = self.dropout(weights.repeat(1, tokens.shape[1], 1))  # (B, 2 M, R)
+        seen = self.value(own @ patches).unflatten(1, (tokens.shape[1], ANCHORS))  # (B, 2, M, C)
+        gates = self.gate(tokens).sigmoid()  # (B, 2, M)
+        gathered = self.out(torch.einsum("btm,btmc->btc", gates, seen))  # (B, 2, C)
         return tokens + self.scale * self.dropout(gathered)
