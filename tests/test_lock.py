@@ -56,6 +56,22 @@ def test_a_run_that_is_not_alone_is_refused(tmp_path):
         assert lock.exists()
 
 
+def test_the_file_of_a_run_that_just_ended_is_not_taken_for_the_lock(tmp_path, monkeypatch):
+    fcntl = pytest.importorskip("fcntl")
+    lock, original, ended = tmp_path / ".lock", fcntl.flock, []
+
+    def flock(file, how):
+        if not ended:  # the other run ends between our opening of its file and our locking it
+            ended.append(lock.unlink())
+        original(file, how)
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    with alone(lock):
+        assert lock.exists()
+        with pytest.raises(InputError, match="another run"), alone(lock):
+            raise AssertionError
+
+
 def test_disks_without_locks_are_written_all_the_same(tmp_path, monkeypatch):
     fcntl = pytest.importorskip("fcntl")
 

@@ -1,8 +1,10 @@
 """One process at a time."""
 
+import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import IO
 
 from filelock import FileLock
 
@@ -32,22 +34,28 @@ def alone(path: Path) -> Iterator[None]:
 
     Where the system or the disk knows no such locks, the work goes on without.
     """
-    try:
-        import fcntl
-    except ImportError:
-        yield
-        return
+    with ExitStack() as held:
+        # A run that ends removes its file. Who opened that one before holds what nobody else sees.
+        while os.fstat(held.enter_context(_held(path)).fileno()).st_nlink == 0:
+            held.close()
+        try:
+            yield
+        finally:
+            path.unlink(missing_ok=True)
+
+
+@contextmanager
+def _held(path: Path) -> Iterator[IO[str]]:
     with path.open("a") as file:
         try:
+            import fcntl
+
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise InputError(
                 f"{path.parent} is being written by another run. Wait for its end, or choose "
                 "another folder."
             ) from error
-        except OSError:
+        except (ImportError, OSError):
             pass
-        try:
-            yield
-        finally:
-            path.unlink(missing_ok=True)
+        yield file
