@@ -6,12 +6,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 import recap
 from recap.data.processes import usable_cores
 from recap.errors import SettingsError
 from recap.runtime import choice, measured
-from recap.runtime.choice import Chosen, choose_runtime
+from recap.runtime.choice import Chosen, choose_runtime, device_for
 from recap.runtime.machine import machine_facts
 from recap.runtime.measured import Measured, time_each
 from recap.runtime.record import ExportRecord
@@ -176,3 +177,21 @@ def test_a_choice_scores_as_its_runtime_does():
     fake = Fake("onnx", 0)
     pixels = np.ones((1, 3, 4, 4), np.float32)
     assert Chosen(fake, "asked for").run(pixels).score == fake.run(pixels).score
+
+
+@pytest.mark.parametrize(
+    ("device", "runtime", "where"),
+    [
+        ("auto", None, "cuda:0"),
+        ("auto", "auto", "cuda:0"),
+        ("auto", "torch", "cuda:0"),
+        ("auto", "openvino", "cpu"),
+        ("auto", "onnx", "cpu"),
+        ("cuda", "onnx", "cuda"),  # refused where the runtime is chosen, as it was asked for
+        ("cpu", None, "cpu"),
+    ],
+)
+def test_auto_is_a_device_that_the_runtime_can_use(device, runtime, where, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.delenv("LOCAL_RANK", raising=False)
+    assert device_for(device, runtime) == where

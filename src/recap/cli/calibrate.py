@@ -71,10 +71,9 @@ def calibrate_command(
     with a guaranteed false-positive rate. Give cases of the kind that will be scored: volumes as
     volumes, pictures as pictures.
     """
-    from recap.peers.loading import load
+    from recap.runtime.loading import load
     from recap.scoring.calibrate import calibrate
     from recap.scoring.calibration import DEFAULT_SENSITIVITY, check_request
-    from recap.training.devices import choose_device
 
     if sensitivity is not None and not abnormal:
         raise RecapError(
@@ -84,7 +83,7 @@ def calibrate_command(
     aim = DEFAULT_SENSITIVITY if sensitivity is None else sensitivity
     check_request(aim, decide_by.value, bool(abnormal))
     _check_out(bundle, out or bundle, overwrite)
-    detector = load(bundle, str(choose_device(device)), random_weights)
+    detector = load(bundle, device, random_weights)
     with bars() as report:
         found = calibrate(
             detector,

@@ -37,16 +37,15 @@ def evaluate_command(
     """
     from recap.data import read_domain
     from recap.data.exclusions import read_exclusions
-    from recap.runtime.choice import choose_runtime
+    from recap.runtime.choice import choose_runtime, device_for
     from recap.runtime.loading import load
     from recap.scoring.evaluate import evaluate
-    from recap.training.devices import choose_device
 
     if json_file is not None:
         check_file(json_file)
     domain = read_domain(dataset)
     excluded = None if exclude is None else read_exclusions(exclude)
-    detector = load(bundle, str(choose_device(device)), random_weights)
+    detector = load(bundle, device_for(device, runtime), random_weights)
     if runtime is not None:
         choose_runtime(detector, runtime, bundle, side_by_side=True)
     with bars() as report:

@@ -53,14 +53,13 @@ def listen_command(
     from recap.pacs.score_study import study_scorer
     from recap.pacs.spool import Spool
     from recap.runtime.loading import load
-    from recap.training.devices import choose_device
 
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s")
     logging.getLogger("recap").setLevel(logging.INFO)
     settings = ListenSettings(ae_title, host, port, quiet_seconds, tuple(calling or ()))
     settings.check()
     destination = _destination(send_to, store_url, store_token_file, ae_title)
-    detector = load(bundle, str(choose_device(device)), random_weights)
+    detector = load(bundle, device, random_weights)
     listener = Listener(Spool(spool), study_scorer(detector), destination, settings)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: listener.stop())

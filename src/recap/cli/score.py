@@ -105,21 +105,19 @@ def score_command(
     from recap.cli.score_job import Wanted
     from recap.cli.score_run import Order, Scoring, split_paths
     from recap.scoring.shards import parse_shard
-    from recap.training.devices import choose_device
 
     bundles, inputs = split_paths(paths, out)
     part = parse_shard(shard)
     wanted = Wanted(report, parquet, dicom, ignore, window, axis, workers, batch)
     wanted.check(part)
     _check_engine(engine, shard, {"--jobs": jobs, "--ray-address": ray_address})
-    where = str(choose_device(device))
-    order = Order(bundles, tuple(inputs), wanted, where, random_weights, runtime)
+    order = Order(bundles, tuple(inputs), wanted, device, random_weights, runtime)
     with TemporaryDirectory(prefix="recap-") as scratch, bars() as progress:
         scoring = Scoring(order, Path(scratch))
         if engine == "ray":
             from recap.cli.score_ray import score_on_ray
 
-            score_on_ray(order, device, scoring.search.cases, jobs, ray_address, progress)
+            score_on_ray(order, scoring.search.cases, jobs, ray_address, progress)
         # After a cluster there is nothing left to score, only tables to join.
         outcomes = scoring.score(part, progress)
     _name_skipped([file for file, _ in scoring.search.skipped])

@@ -26,7 +26,6 @@ SHARDS_PER_WORKER = 4
 
 def score_on_ray(
     order: Order,
-    device: str,
     cases: Sequence[Found],
     jobs: int | None,
     address: str | None,
@@ -34,7 +33,7 @@ def score_on_ray(
 ) -> None:
     """Score all cases in shards; their tables lie beside each other afterwards.
 
-    What a worker that died left undone is left to the caller. `device` is chosen on each machine.
+    What a worker that died left undone is left to the caller.
     """
     for out in order.bundles.values():
         out.mkdir(parents=True, exist_ok=True)
@@ -45,7 +44,7 @@ def score_on_ray(
         # A page and a typed table are made of the whole.
         wanted = replace(order.wanted, report=False, parquet=False)
         workers = [
-            worker.remote(replace(order, wanted=wanted), device, Path.cwd(), share.threads)
+            worker.remote(replace(order, wanted=wanted), Path.cwd(), share.threads)
             for _ in range(share.slots)
         ]
         count = max(1, min(share.slots * SHARDS_PER_WORKER, len(cases)))
@@ -93,11 +92,11 @@ def _score_all(
 class Worker:
     """Lives on the cluster: finds the cases and loads the detectors when its first shard comes."""
 
-    def __init__(self, order: Order, device: str, folder: Path, threads: int) -> None:
+    def __init__(self, order: Order, folder: Path, threads: int) -> None:
         # Paths may be relative to the folder of the caller.
         with suppress(OSError):
             os.chdir(folder)
-        self._order, self._device, self._threads = order, device, threads
+        self._order, self._threads = order, threads
         self._scratch = TemporaryDirectory(prefix="recap-")
         self._scoring: Scoring | None = None
 
@@ -118,11 +117,8 @@ class Worker:
     def _start(self) -> Scoring:
         import torch
 
-        from recap.training.devices import choose_device
-
         for out in self._order.bundles.values():
             if not out.is_dir():
                 raise RecapError(f"{out} is not there. All machines must share this folder.")
         torch.set_num_threads(self._threads)
-        order = replace(self._order, device=str(choose_device(self._device)))
-        return Scoring(order, Path(self._scratch.name))
+        return Scoring(self._order, Path(self._scratch.name))

@@ -76,6 +76,7 @@ class Order:
     inputs: tuple[Path, ...]
     wanted: Wanted
     device: str
+    """As asked for: each machine chooses what auto is."""
     random_weights: bool = False
     runtime: str | None = None
 
@@ -128,7 +129,7 @@ def load_detectors(
     bundles: Sequence[Path], device: str, random_weights: bool, runtime: str | None
 ) -> list[Detector]:
     """Load detectors, each with its runtime."""
-    detectors = load_many(bundles, device, random_weights)
+    detectors = load_many(bundles, device, random_weights, runtime)
     if runtime is not None:
         for detector, bundle in zip(detectors, bundles, strict=True):
             choose_runtime(detector, runtime, bundle, side_by_side=True)

@@ -15,6 +15,7 @@ from recap.runtime.torch import TorchRuntime
 from recap.scoring.arrays import Arrays, Runtime
 from recap.scoring.detector import Detector
 from recap.scoring.prepared import one_core_each
+from recap.training.devices import choose_device
 from recap.types import FloatArray
 
 RuntimeName = Literal["torch", "onnx", "openvino", "openvino-int8", "auto"]
@@ -54,6 +55,12 @@ class Chosen:
         """What computes and why, for the manifest."""
         measured = {"milliseconds_per_image": self.milliseconds} if self.milliseconds else {}
         return {**self.runtime.describe(), "why": self.why, **measured}
+
+
+def device_for(device: str, runtime: str | None) -> str:
+    """Where a detector goes that a runtime will score with; `auto` suits the runtime."""
+    graph = runtime in NAMES and runtime not in ("torch", "auto")
+    return str(choose_device("cpu" if graph and device == "auto" else device))
 
 
 def choose_runtime(

@@ -5,13 +5,14 @@ from pathlib import Path
 from typing import Any
 
 from recap.peers import loading
+from recap.runtime.choice import choose_runtime, device_for
 from recap.scoring.bundle import read_card
 from recap.scoring.detector import Detector
 
 
 def load(
     path: str | Path,
-    device: str = "cpu",
+    device: str = "auto",
     random_weights: bool = False,
     encoder: Any = None,
     *,
@@ -21,21 +22,24 @@ def load(
     """Load a saved detector, ours or another method's.
 
     Its encoder must be here and be the one it was fitted on. An encoder that is loaded already
-    can be given, and then serves this detector too. `runtime` is torch (also when not given),
-    onnx, openvino (see `recap export`) or auto, the fastest of these on this machine.
+    can be given, and then serves this detector too. `device` is auto, cpu or cuda. `runtime` is
+    torch (also when not given), onnx, openvino (see `recap export`) or auto, the fastest of these
+    on this machine.
     """
-    detector = loading.load(path, device, random_weights, encoder)
+    detector = loading.load(path, device_for(device, runtime), random_weights, encoder)
     if runtime is not None or threads is not None:
-        from recap.runtime.choice import choose_runtime
-
         choose_runtime(detector, runtime or "torch", Path(path), threads)
     return detector
 
 
 def load_many(
-    paths: Sequence[str | Path], device: str = "cpu", random_weights: bool = False
+    paths: Sequence[str | Path],
+    device: str = "auto",
+    random_weights: bool = False,
+    runtime: str | None = None,
 ) -> list[Detector]:
     """Load several detectors; those with the same encoder settings share one encoder in memory."""
+    where = device_for(device, runtime)
     encoders: dict[str, Any] = {}
     detectors = []
     for path in paths:
@@ -43,7 +47,7 @@ def load_many(
         method = getattr(card.settings, "method", "recap")
         key = f"{method} {card.encoder.sha256} {card.settings.seed} "
         key += card.settings.encoder.model_dump_json()
-        detector = loading.load(path, device, random_weights, encoders.get(key))
+        detector = loading.load(path, where, random_weights, encoders.get(key))
         encoders.setdefault(key, detector.model.encoder)
         detectors.append(detector)
     return detectors
