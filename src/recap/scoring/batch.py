@@ -38,6 +38,7 @@ from recap.scoring.rows import Row, appending, write_rows
 from recap.scoring.run_manifest import RunManifest
 from recap.scoring.shards import TABLE, WHOLE, Shard, finished_rows
 from recap.scoring.stages import Stages
+from recap.scoring.too_large import refusing_too_large
 
 PARTS, LOCK = "parts", "lock"
 
@@ -170,7 +171,7 @@ class _Scoring:
             if not lacking:
                 continue
             try:
-                with self._stage("score"):
+                with self._stage("score"), refusing_too_large():
                     output = shared.output(run.detector)
             except RecapError as error:
                 for opened in (replace(group[n], runs=(run,)) for n in lacking):
@@ -185,7 +186,8 @@ class _Scoring:
     def _score_alone(self, opened: Opened) -> None:
         """Score a case of many images."""
         try:
-            opened = open_case(opened)
+            with refusing_too_large():
+                opened = open_case(opened)
         except RecapError as error:
             self._fail(opened, error)
             return
@@ -201,7 +203,7 @@ class _Scoring:
             self._progress("images", done, total, opened.found.name)
 
         try:
-            with self._stage("score"):
+            with self._stage("score"), refusing_too_large():
                 prediction = score_case(
                     run.detector,
                     opened.case,
@@ -222,7 +224,8 @@ class _Scoring:
             self._score_and_write(case)
             return
         try:
-            row = write_case(case)
+            with refusing_too_large():
+                row = write_case(case)
         except RecapError as error:
             row = case.opened.failed(error)
         case.run.table.add(row)
@@ -233,9 +236,10 @@ class _Scoring:
         shared = SharedPass([prepared.square])
         for run in picture.runs:
             try:
-                with self._stage("score"):
-                    output = shared.output(run.detector)
-                row = write_case(Scored(run, picture, Answer(prepared.image, output, 0)))
+                with refusing_too_large():
+                    with self._stage("score"):
+                        output = shared.output(run.detector)
+                    row = write_case(Scored(run, picture, Answer(prepared.image, output, 0)))
             except RecapError as error:
                 row = picture.failed(error)
             run.table.add(row)

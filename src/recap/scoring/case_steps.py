@@ -22,6 +22,7 @@ from recap.scoring.prepared import Answer, Prepared, prepare
 from recap.scoring.regions import IgnoreMasks
 from recap.scoring.rows import OpenTable, Row, number_text
 from recap.scoring.stages import Stages
+from recap.scoring.too_large import refusing_too_large
 
 Draw = Callable[[Case, CasePrediction, Path], Mapping[str, str] | None]
 """Writes an overlay to a path; gives columns of the row for what else it wrote, or could not."""
@@ -124,7 +125,9 @@ def read_case(runs: Sequence[Run], found: Found) -> Opened:
             image = opened.case.images[0]
             # Decoded once, also for drawing.
             case = replace(opened.case, images=[image])
-            return replace(opened, case=case, prepared=prepare(runs[0].detector, image))
+            with refusing_too_large():
+                prepared = prepare(runs[0].detector, image)
+            return replace(opened, case=case, prepared=prepared)
     except RecapError as error:
         return replace(opened, problem=error)
 
