@@ -32,7 +32,7 @@ test: install
 	$(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder
 
 test-fast: install
-	HYPOTHESIS_PROFILE=quick $(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder -m 'not slow'
+	HYPOTHESIS_PROFILE=quick $(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder -m 'not slow and not network'
 
 lint: install
 	$(BIN)/ruff check src tests benchmarks docs/hooks
