@@ -6,7 +6,8 @@ import recap
 from recap.data import draw_support
 from recap.data.supports import write_support
 from recap.scoring.bundle import read_card
-from recap.training import fewshot, loop
+from recap.training import epochs, fewshot
+from recap.training.devices import Workers
 
 
 def files(bundle):
@@ -172,29 +173,29 @@ def test_a_file_in_the_way_is_called_one(option, command, tiny, brain_folders, t
 
 @pytest.fixture
 def interrupted(command, tiny, brain_folders, tmp_path, monkeypatch):
-    """The command of a fit that was stopped by Ctrl-C after two of three epochs."""
-    monkeypatch.setattr(loop, "SAVE_EVERY_S", -1.0)
+    """The command of a fit that was stopped by Ctrl-C after two of three steps."""
+    monkeypatch.setattr(epochs, "SAVE_EVERY_S", -1.0)
     fit = ["fit", *brain_folders, "--out", tmp_path / "b", *tiny, "--set", "training.epochs=3"]
-    epochs, original = [], loop._train_epoch
+    steps, original = [], Workers.backward
 
     def stop(*args):
-        epochs.append(args[-1])
-        if len(epochs) == 3:
+        steps.append(args)
+        if len(steps) == 3:
             raise KeyboardInterrupt
         return original(*args)
 
-    monkeypatch.setattr(loop, "_train_epoch", stop)
-    return fit, command(*fit), epochs
+    monkeypatch.setattr(Workers, "backward", stop)
+    return fit, command(*fit), steps
 
 
 def test_an_interrupted_fit_goes_on(interrupted, command, tmp_path):
-    fit, result, epochs = interrupted
+    fit, result, steps = interrupted
     assert result.code == 130
     assert "Run the same command again to go on" in result.err
     assert "Traceback" not in result.err
     assert not (tmp_path / "b").exists()
     assert command(*fit).code == 0
-    assert epochs == [0, 1, 2, 2]
+    assert len(steps) == 4
     whole = [str(tmp_path / "whole") if part == tmp_path / "b" else part for part in fit]
     command(*whole)
     assert files(tmp_path / "b") == files(tmp_path / "whole")
@@ -202,9 +203,9 @@ def test_an_interrupted_fit_goes_on(interrupted, command, tmp_path):
 
 
 def test_other_settings_meet_unfinished_work(interrupted, command, tmp_path):
-    fit, _, epochs = interrupted
+    fit, _, steps = interrupted
     refused = command(*fit, "--seed", 8)
     assert refused.code == 2
     assert "--restart" in refused.err
     assert command(*fit, "--seed", 8, "--restart").code == 0
-    assert epochs == [0, 1, 2, 0, 1, 2]
+    assert len(steps) == 6

@@ -9,8 +9,8 @@ import torch
 
 import recap
 from recap.io import image_from_array
-from recap.peers import training
 from recap.peers.fitting import fit_few_shot
+from recap.training import epochs
 
 
 def pixels_of(detector: Any, query: np.ndarray) -> torch.Tensor:
@@ -63,7 +63,7 @@ def check_seeds_and_interruption(
 ) -> Any:
     """The seed decides the detector, whether or not its fit was interrupted; returns it.
 
-    The fit is stopped at that step; in the second epoch, when the first has been saved.
+    The fit is stopped at that step, when the one before has been saved.
     """
     whole = fit_few_shot(support, settings)
     other = fit_few_shot(support, settings.model_copy(update={"seed": 1}))
@@ -74,7 +74,7 @@ def check_seeds_and_interruption(
             raise KeyboardInterrupt
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(training, "SAVE_EVERY_S", -1.0)
+        patch.setattr(epochs, "SAVE_EVERY_S", -1.0)
         with pytest.raises(KeyboardInterrupt):
             fit_few_shot(support, settings, work_dir=folder, progress=kill)
     assert (folder / "checkpoint.safetensors").exists() == (stop[0] == "train")

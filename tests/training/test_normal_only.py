@@ -7,7 +7,7 @@ import torch
 import recap
 from recap.model.recap import ReCAP
 from recap.scoring.explain import explain
-from recap.training import head, loop, normal_only, prefix_store
+from recap.training import epochs, head, normal_only, prefix_store
 
 
 @pytest.fixture
@@ -117,7 +117,7 @@ def test_killed_and_gone_on(
     stage, at, arrays, tiny_settings, bytes_of, tmp_path, monkeypatch, count_calls
 ):
     monkeypatch.setattr(prefix_store, "ENCODE_AT_ONCE", 1)
-    monkeypatch.setattr(loop, "SAVE_EVERY_S", -1.0)
+    monkeypatch.setattr(epochs, "SAVE_EVERY_S", -1.0)
     settings, work = tiny_settings("recap"), tmp_path / "work"
     whole = bytes_of(recap.fit(arrays["normal"], settings=settings))
 

@@ -6,7 +6,8 @@ from safetensors.torch import load_file, save_file
 import recap
 from recap.errors import TrainingError
 from recap.model.recap import ReCAP
-from recap.training import loop, prefix_store
+from recap.training import epochs, prefix_store
+from recap.training.devices import Workers
 from recap.training.zeroshot import fit_zero_shot
 
 
@@ -20,9 +21,9 @@ def killer(at_stage, at):
 
 @pytest.fixture
 def careful(monkeypatch):
-    """Mark every image and every epoch."""
+    """Mark every image and every step."""
     monkeypatch.setattr(prefix_store, "ENCODE_AT_ONCE", 1)
-    monkeypatch.setattr(loop, "SAVE_EVERY_S", -1.0)
+    monkeypatch.setattr(epochs, "SAVE_EVERY_S", -1.0)
 
 
 @pytest.mark.usefixtures("careful")
@@ -46,18 +47,19 @@ def test_killed_while_encoding(
 
 @pytest.mark.usefixtures("careful")
 @pytest.mark.parametrize(
-    ("preset", "masks", "stage", "left"),
+    ("preset", "masks", "stage", "at", "left"),
     [
-        ("fast", True, "train", 2),
-        ("fast", False, "train", 2),
-        ("paper", True, "train", 2),
-        ("recap", True, "train", 2),
-        ("recap", False, "train", 2 + 3),  # and three of the branch for maps
-        ("recap", False, "train_maps", 2),
+        ("fast", True, "train", 2, 2),
+        ("fast", False, "train", 2, 2),
+        ("paper", True, "train", 2, 14),  # in the midst of the first epoch of five steps
+        ("paper", True, "train", 9, 7),
+        ("recap", True, "train", 2, 2),
+        ("recap", False, "train", 2, 2 + 3),  # and three of the branch for maps
+        ("recap", False, "train_maps", 2, 2),
     ],
 )
 def test_killed_while_training(
-    preset, masks, stage, left, arrays, tiny_settings, bytes_of, tmp_path, count_calls
+    preset, masks, stage, at, left, arrays, tiny_settings, bytes_of, tmp_path, count_calls
 ):
     """Without masks the segmentation branch has no optimiser state, which must not matter."""
     settings, work = tiny_settings(preset, training={"epochs": 3}), tmp_path / "work"
@@ -65,10 +67,10 @@ def test_killed_while_training(
         del arrays["masks"]
     whole = bytes_of(recap.fit(**arrays, settings=settings))
     with pytest.raises(KeyboardInterrupt):
-        recap.fit(**arrays, settings=settings, work_dir=work, progress=killer(stage, 2))
-    epochs = count_calls(loop, "_train_epoch")
+        recap.fit(**arrays, settings=settings, work_dir=work, progress=killer(stage, at))
+    steps = count_calls(Workers, "backward")
     resumed = recap.fit(**arrays, settings=settings, work_dir=work)
-    assert len(epochs) == left  # the kill came before the second epoch was saved
+    assert len(steps) == left  # the kill came before that step was saved
     assert bytes_of(resumed) == whole
 
 
@@ -85,9 +87,9 @@ def test_killed_twice_and_in_the_last_epoch(arrays, tiny_settings, bytes_of, tmp
 def test_a_finished_fit_is_not_repeated(arrays, tiny_settings, bytes_of, tmp_path, count_calls):
     settings, work = tiny_settings(), tmp_path / "work"
     first = bytes_of(recap.fit(**arrays, settings=settings, work_dir=work))
-    epochs = count_calls(loop, "_train_epoch")
+    steps = count_calls(Workers, "backward")
     assert bytes_of(recap.fit(**arrays, settings=settings, work_dir=work)) == first
-    assert epochs == []
+    assert steps == []
 
 
 @pytest.mark.usefixtures("careful")
@@ -97,9 +99,9 @@ def test_zero_shot_goes_on_as_well(phantoms, tiny_settings, bytes_of, tmp_path, 
     for stage, at in (("encode", 5), ("train", 2)):
         with pytest.raises(KeyboardInterrupt):
             fit_zero_shot(phantoms[:2], settings, work_dir=work, progress=killer(stage, at))
-    epochs = count_calls(loop, "_train_epoch")
+    steps = count_calls(Workers, "backward")
     assert bytes_of(fit_zero_shot(phantoms[:2], settings, work_dir=work)) == whole
-    assert len(epochs) == 2
+    assert len(steps) == 2
 
 
 @pytest.fixture

@@ -1,17 +1,17 @@
 """One training loop for all methods that are trained by gradients; the last epoch is the model."""
 
 import math
-import time
 from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from recap.errors import TrainingError
 from recap.peers.fitting import Job
+from recap.training.checkpoint import Terms
+from recap.training.epochs import in_batches, train_epochs
 
-SAVE_EVERY_S = 10.0
+REMEDY = "Lower the learning rate"
 
 Loss = Callable[[list[int]], Tensor]
 """Positions of the images of a batch -> the loss to be minimised."""
@@ -32,33 +32,41 @@ def train(
 ) -> float:
     """Train on `count` images in batches of `job.options.batch_size`.
 
-    Returns the mean loss of the last epoch.
-
-    `schedule` is asked for every group of the optimiser; `bound` is called when a step has its
-    gradients, to shorten those that are too long. Order and dropout of an epoch depend on the
-    seed and the epoch alone, so that a fit that was interrupted ends as one that was not.
+    Returns the mean loss of the last epoch. `schedule` is asked for every group of the optimiser;
+    `bound` is called when a step has its gradients, to shorten those that are too long.
     """
-    batch_size, checkpoint, progress = job.options.batch_size, job.checkpoint, job.progress
+    seed, batch_size = job.settings.seed, job.options.batch_size
     rates = [group["lr"] for group in optimiser.param_groups]
-    done, last = checkpoint.restore(model, optimiser) if checkpoint else (0, {})
-    mean, saved = last.get("loss", 0.0), time.monotonic()
-    progress("train", done, epochs, "")
-    model.train()
-    for epoch in range(done, epochs):
+    steps = math.ceil(count / batch_size)
+
+    def plan(epoch: int) -> list[list[int]]:
+        order = torch.randperm(count, generator=torch.Generator().manual_seed(_mixed(seed, epoch)))
+        return in_batches(order.tolist(), batch_size)
+
+    def gradients(indices: list[int], number: int) -> Terms:
         for group, start in zip(optimiser.param_groups, rates, strict=True):
-            group["lr"] = schedule(start, epoch)
-        torch.manual_seed((job.settings.seed * 1_000_003 + epoch) % 2**63)
-        order, total = torch.randperm(count).tolist(), 0.0
-        for first in range(0, count, batch_size):
-            indices = order[first : first + batch_size]
-            total += _step(loss, optimiser, indices, epoch, bound) * len(indices)
-        mean = total / count
-        progress("train", epoch + 1, epochs, f"loss {mean:.3f}")
-        if checkpoint and (time.monotonic() - saved > SAVE_EVERY_S or epoch + 1 == epochs):
-            checkpoint.save(model, optimiser, epoch + 1, {"loss": mean})
-            saved = time.monotonic()
+            group["lr"] = schedule(start, number // steps)
+        # Dropout and whatever else a method draws depends on the seed and the step alone.
+        torch.manual_seed(_mixed(seed, number))
+        value = loss(indices)
+        value.backward()
+        bound()
+        return {"loss": float(value.detach())}
+
+    model.train()
+    last = train_epochs(
+        model,
+        optimiser,
+        epochs,
+        plan,
+        gradients,
+        progress=job.progress,
+        checkpoint=job.checkpoint,
+        describe=lambda terms: f"loss {terms['loss']:.3f}" if terms else "",
+        remedy=REMEDY,
+    )
     model.eval()
-    return mean
+    return last["loss"]
 
 
 def cosine_to(end: float, epochs: int) -> Schedule:
@@ -66,21 +74,5 @@ def cosine_to(end: float, epochs: int) -> Schedule:
     return lambda start, epoch: end + (start - end) * (1 + math.cos(math.pi * epoch / epochs)) / 2
 
 
-def _step(
-    loss: Loss,
-    optimiser: Optimizer,
-    indices: list[int],
-    epoch: int,
-    bound: Callable[[], object],
-) -> float:
-    optimiser.zero_grad(set_to_none=True)
-    value = loss(indices)
-    if not bool(value.isfinite()):
-        raise TrainingError(
-            f"The loss became {float(value)} in epoch {epoch + 1}; training stopped before this "
-            "step. Lower the learning rate, or look for damaged support images."
-        )
-    value.backward()
-    bound()
-    optimiser.step()
-    return float(value.detach())
+def _mixed(seed: int, number: int) -> int:
+    return (seed * 1_000_003 + number) % 2**63

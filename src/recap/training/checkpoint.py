@@ -2,6 +2,7 @@
 
 import json
 import os
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import torch
@@ -13,6 +14,30 @@ from torch.optim import Optimizer
 from recap.errors import OtherFitError, TrainingError
 
 STATE = ("step", "exp_avg", "exp_avg_sq")
+
+Terms = dict[str, float]
+"""A loss and what it is the sum of, by name."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """How far training is."""
+
+    epoch: int = 0
+    """Finished epochs."""
+    step: int = 0
+    """Finished steps of the epoch under way."""
+    sums: Terms = field(default_factory=dict)
+    """Its terms so far, each weighed by its share of the epoch's images."""
+    last: Terms = field(default_factory=dict)
+    """Mean terms of the last finished epoch."""
+
+    def after(self, terms: Terms, share: float, steps: int) -> "Place":
+        """One step of `steps` later, which saw that share of the epoch's images."""
+        sums = {name: self.sums.get(name, 0.0) + share * value for name, value in terms.items()}
+        if self.step + 1 == steps:
+            return Place(self.epoch + 1, last=sums)
+        return Place(self.epoch, self.step + 1, sums, self.last)
 
 
 class Checkpoint:
@@ -34,10 +59,8 @@ class Checkpoint:
             partial.write_text(fingerprint, encoding="utf-8")
             partial.replace(owner)
 
-    def save(
-        self, model: nn.Module, optimiser: Optimizer, epoch: int, losses: dict[str, float]
-    ) -> None:
-        """Keep the state after `epoch` finished epochs, with the last one's mean losses."""
+    def save(self, model: nn.Module, optimiser: Optimizer, place: Place) -> None:
+        """Keep the state after a step."""
         tensors = {f"model/{name}": p.detach() for name, p in _trained(model)}
         for name, parameter in _trained(model):
             for key in STATE:
@@ -46,24 +69,24 @@ class Checkpoint:
                     tensors[f"adam/{name}/{key}"] = state
         partial = self._file.with_suffix(".tmp")
         contiguous = {name: t.contiguous().cpu() for name, t in tensors.items()}
-        save_file(contiguous, partial, metadata={"epoch": str(epoch), "losses": json.dumps(losses)})
+        save_file(contiguous, partial, metadata={"place": json.dumps(asdict(place))})
         partial.replace(self._file)
 
-    def restore(self, model: nn.Module, optimiser: Optimizer) -> tuple[int, dict[str, float]]:
-        """Load the last state, if any: the number of finished epochs and the last one's losses."""
+    def restore(self, model: nn.Module, optimiser: Optimizer) -> Place:
+        """Load the last state, if there is one; returns where it was saved."""
         if not self._file.exists():
-            return 0, {}
+            return Place()
         try:
             with safe_open(self._file, "pt") as file:
                 tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
                 metadata = file.metadata() or {}
-            epoch, losses = int(metadata["epoch"]), json.loads(metadata["losses"])
+            place = Place(**json.loads(metadata["place"]))
             _restore(model, optimiser, tensors)
-        except (OSError, SafetensorError, KeyError, ValueError, RuntimeError) as error:
+        except (OSError, SafetensorError, KeyError, ValueError, TypeError, RuntimeError) as error:
             raise TrainingError(
                 f"{self._file} is damaged ({error}). Discard the unfinished fit with --restart."
             ) from error
-        return epoch, losses
+        return place
 
 
 def open_checkpoint(work_dir: Path | None, fingerprint: str) -> Checkpoint | None:

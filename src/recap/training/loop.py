@@ -1,8 +1,5 @@
-"""The training loop: plain Adam, a fixed order per seed, the last epoch is the model."""
+"""Training our own head: plain Adam, a fixed order per seed, the last epoch is the model."""
 
-import math
-import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -10,16 +7,15 @@ from torch import Tensor
 from torch.nn.utils import clip_grad_norm_
 from torch.optim import Adam
 
-from recap.config import TrainingSettings
-from recap.errors import TrainingError
 from recap.progress import Progress
-from recap.training.checkpoint import Checkpoint
-from recap.training.devices import Workers, is_main_process
+from recap.training.checkpoint import Checkpoint, Terms
+from recap.training.devices import Workers
+from recap.training.epochs import in_batches, train_epochs
 from recap.training.objective import Batch, Objective
 from recap.training.prefix_store import PrefixTokens
 
 BETAS = (0.5, 0.999)
-SAVE_EVERY_S = 10.0
+REMEDY = "Lower training.learning_rate (--set training.learning_rate=1e-4)"
 
 
 @dataclass(frozen=True)
@@ -47,27 +43,35 @@ def train(
     learning_rate: float,
     progress: Progress,
     checkpoint: Checkpoint | None = None,
-) -> dict[str, float]:
+) -> Terms:
     """Train in place and return the mean loss terms of the last epoch."""
     model, settings = objective.model, objective.model.settings
     training = settings.training
     parameters = [p for p in model.parameters() if p.requires_grad]
     optimiser = Adam(parameters, lr=learning_rate, betas=BETAS, fused=True)
     workers = Workers(objective)
-    done, last = checkpoint.restore(model, optimiser) if checkpoint else (0, {})
-    progress("train", done, training.epochs, _describe(last))
-    saved = time.monotonic()
-    for epoch in range(done, training.epochs):
+
+    def plan(epoch: int) -> list[list[int]]:
         order = epoch_order(data, settings.seed, epoch, training.balance_sources)
-        last = _train_epoch(workers, optimiser, data, order, training, epoch)
-        if not all(bool(p.isfinite().all()) for p in parameters):  # the last step may do it
-            _guard(math.nan, epoch)
-        progress("train", epoch + 1, training.epochs, _describe(last))
-        due = time.monotonic() - saved > SAVE_EVERY_S or epoch + 1 == training.epochs
-        if checkpoint and is_main_process() and due:
-            checkpoint.save(model, optimiser, epoch + 1, last)
-            saved = time.monotonic()
-    return last
+        return in_batches(order, training.batch_size)
+
+    def gradients(indices: list[int], number: int) -> Terms:
+        terms = workers.backward(data, indices)
+        if training.clip_norm is not None:
+            clip_grad_norm_(parameters, training.clip_norm)
+        return terms
+
+    return train_epochs(
+        model,
+        optimiser,
+        training.epochs,
+        plan,
+        gradients,
+        progress=progress,
+        checkpoint=checkpoint,
+        describe=_describe,
+        remedy=REMEDY,
+    )
 
 
 def epoch_order(data: TrainingSet, seed: int, epoch: int, balanced: bool) -> list[int]:
@@ -80,41 +84,6 @@ def epoch_order(data: TrainingSet, seed: int, epoch: int, balanced: bool) -> lis
     weights = 1.0 / torch.bincount(domain)[domain]
     drawn = torch.multinomial(weights, len(images), replacement=True, generator=generator)
     return images[drawn].tolist()
-
-
-def _train_epoch(
-    workers: Workers,
-    optimiser: Adam,
-    data: TrainingSet,
-    order: list[int],
-    training: TrainingSettings,
-    epoch: int,
-) -> dict[str, float]:
-    means: dict[str, float] = {}
-    for indices in _chunks(order, training.batch_size):
-        terms = workers.backward(data, indices)
-        _guard(terms["loss"], epoch)
-        if training.clip_norm is not None:
-            clip_grad_norm_(optimiser.param_groups[0]["params"], training.clip_norm)
-        optimiser.step()
-        optimiser.zero_grad(set_to_none=True)
-        for name, value in terms.items():
-            means[name] = means.get(name, 0.0) + value * len(indices) / len(order)
-    return means
-
-
-def _guard(loss: float, epoch: int) -> None:
-    if not math.isfinite(loss):
-        raise TrainingError(
-            f"The loss became {loss} in epoch {epoch + 1}; training stopped before this "
-            "step. Lower training.learning_rate (--set training.learning_rate=1e-4) "
-            "or look for damaged support images."
-        )
-
-
-def _chunks(order: list[int], size: int) -> Iterator[list[int]]:
-    for start in range(0, len(order), size):
-        yield order[start : start + size]
 
 
 def _describe(means: dict[str, float]) -> str:
