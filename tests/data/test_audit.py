@@ -207,3 +207,26 @@ def test_thumbnails_of_any_number_of_images(root):
     assert report.leaks == []
     assert {note.kind for note in report.notes} == {"unreadable"}
     assert np.all([image.fingerprint.thumb is None for image in report.pool])
+
+
+def test_half_a_data_set_is_refused_rather_than_called_clean(root, tmp_path):
+    (tmp_path / "mine").mkdir()
+    images = sorted((root / "Brain_AD" / "valid" / "good" / "img").iterdir())
+    for label, image in zip(("normal", "abnormal"), images, strict=False):
+        (tmp_path / "mine" / label).mkdir()
+        shutil.copy(image, tmp_path / "mine" / label)
+    with pytest.raises(InputError, match="there is no test split"):
+        audit(tmp_path / "mine")
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [("a.png,abnormall,test", "line 3: the label is"), ("gone.png,normal,test", "do not exist")],
+)
+def test_a_manifest_with_a_row_that_cannot_be_used_is_refused(row, said, root, tmp_path):
+    image = next((root / "Brain_AD" / "valid" / "good" / "img").iterdir())
+    shutil.copy(image, tmp_path / "a.png")
+    shutil.copy(image, tmp_path / "b.png")
+    (tmp_path / "m.csv").write_text(f"path,label,split\nb.png,normal,pool\n{row}\n")
+    with pytest.raises(InputError, match=said):
+        audit(tmp_path / "m.csv")

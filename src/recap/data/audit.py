@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from recap.data.benchmark import Domain, find_domains, list_split
+from recap.data.benchmark import Domain, find_domains, list_split, no_images
 from recap.data.fingerprint_store import read_fingerprints
 from recap.data.fingerprints import Fingerprint
 from recap.data.leaks import (
@@ -17,8 +17,9 @@ from recap.data.leaks import (
     find_leaks,
     find_unreadable,
 )
-from recap.data.manifest import read_manifest
+from recap.data.manifest import manifest_samples
 from recap.data.patients import listed_patient, named_patient, slice_of
+from recap.errors import InputError
 from recap.progress import Progress, silent
 from recap.types import Sample
 
@@ -119,10 +120,15 @@ def _audit_domain(
 
 
 def _samples(domain: Domain, split: Side) -> list[Sample]:
-    """List a split without its masks: an audit needs none, and missing ones must not end it."""
+    """List a split. Of folders the masks are left out: an audit needs none.
+
+    Nothing may be missing from either side: an audit of a part would find no leaks in the rest.
+    """
     if domain.layout == "manifest":
-        return read_manifest(domain.root, domain.name).samples[split]
+        return manifest_samples(domain.root, split, domain.name)
     files = list_split(domain.root, domain.layout, split)
+    if not files.normal and not files.abnormal:
+        raise InputError(no_images(domain, split))
     return [
         Sample(path, abnormal, domain=domain.name)
         for abnormal, paths in ((False, files.normal), (True, files.abnormal))

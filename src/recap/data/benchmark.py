@@ -62,7 +62,7 @@ class Domain:
             return manifest_samples(self.root, split, self.name)
         files = list_split(self.root, self.layout, split)
         if not files.normal and not files.abnormal and split != "train":
-            raise InputError(_no_images(self, split))
+            raise InputError(no_images(self, split))
         masks = _match(files) if files.abnormal else {}
         return [Sample(path, abnormal=False, domain=self.name) for path in files.normal] + [
             Sample(path, abnormal=True, mask=masks.get(path), domain=self.name)
@@ -168,7 +168,8 @@ def _match(files: Listing) -> dict[Path, Path]:
     return match_masks(files.abnormal, files.mask_folders[0]) if files.mask_folders else {}
 
 
-def _no_images(domain: Domain, split: Split) -> str:
+def no_images(domain: Domain, split: Split) -> str:
+    """What to say of a split that has no images."""
     if domain.layout == "folders" and split == "test":
         return (
             f"{domain.root}: normal/ and abnormal/ are all pool, so there is no test split. "
