@@ -61,3 +61,9 @@ def test_methods_with_text_refuse_an_encoder_without(method, tiny_folder, make_s
     settings = resolve_method(method, encoder={"name": str(tiny_folder), "input_px": 70})
     with pytest.raises(WeightsError, match="no text tower"):
         fit_few_shot(make_support(), settings)
+
+
+def test_a_peer_is_fitted_by_one_process(peer_settings, make_support, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(SettingsError, match=r"PatchCore is fitted by one process.*without it"):
+        fit_few_shot(make_support(), peer_settings("patchcore"))

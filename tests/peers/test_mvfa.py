@@ -164,6 +164,15 @@ def test_images_without_masks_teach_detection_alone(model):
     model.loss(model.prefix(pixels), anchors, (abnormal, masks, has_mask & False)).backward()
     for index, adapter in enumerate(model.adapters):
         assert (adapter.down.weight.grad is None) == (index % 2 == 0)
+    # What segmentation writes back is part of what later layers see: as published, the gradient of
+    # detection passes through it.
+    found = [adapter.up.weight.grad for adapter in model.adapters[1::2]]
+    model.zero_grad()
+    tokens = model.adapt(model.prefix(pixels))
+    patches = mvfa.probability(model.margins(tokens, anchors, 1)).mean(dim=2)
+    (mvfa.detection_loss(patches, abnormal).sum() / 3).backward()
+    for one, adapter in zip(found, model.adapters[1::2], strict=True):
+        torch.testing.assert_close(one, adapter.up.weight.grad)
 
 
 def test_the_published_number_of_parameters():

@@ -1,9 +1,13 @@
+import json
+import shutil
+
 import numpy as np
 import pytest
 from PIL import Image as PillowImage
 
 import recap
 from recap.config import ReadingSettings
+from recap.errors import BundleError
 from recap.scoring.detector import Detector, as_image
 
 KINDS = ["few-shot", "write-back", "normal-only", "zero-shot", "shared anchors"]
@@ -173,3 +177,28 @@ def test_several_images_go_to_score_batch(few_shot, pictures):
         next(few_shot.score_batch("healthy"))
     with pytest.raises(recap.RecapError, match="is one image, not a stack"):
         next(few_shot.score_batch(np.zeros((70, 70, 3), np.uint8)))
+
+
+@pytest.mark.parametrize(
+    ("file", "change", "told"),
+    [
+        ("preprocessor_config.json", {"image_mean": [0, 0, 0], "image_std": [1, 1, 1]}, "mean = "),
+        ("config.json", {"hidden_act": "relu"}, "hidden_act = gelu"),
+        ("config.json", {"layer_norm_eps": 0.1}, "layer_norm_eps = 1e-06"),
+    ],
+)
+def test_an_encoder_with_other_surroundings_is_refused(
+    file, change, told, tiny_folder, tiny_settings, pictures, tmp_path
+):
+    """The weights are the same, their digest too; the tokens are not."""
+    folder = tmp_path / "encoder"
+    shutil.copytree(tiny_folder, folder)
+    settings = tiny_settings(encoder={"name": str(folder)})
+    recap.fit(pictures[:2], settings=settings).save(tmp_path / "a.recap")
+    assert recap.load(tmp_path / "a.recap").card.mode == "normal-only"
+    path = folder / file
+    content = json.loads(path.read_text()) if path.exists() else {}
+    path.write_text(json.dumps({**content, **change}))
+    (folder / "model.safetensors").touch()  # read again, see quick_encoder
+    with pytest.raises(BundleError, match=f"{told}.*Bring its original config.json"):
+        recap.load(tmp_path / "a.recap")

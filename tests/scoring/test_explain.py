@@ -270,3 +270,11 @@ def test_other_methods_cannot_be_explained(plain, pictures):
 
     with pytest.raises(RecapError, match="'Other' cannot be explained"):
         explain(type(plain)(Other(), plain.card), pictures[0])
+
+
+def test_copies_of_a_fit_on_normal_images_alone_lead_back_too(fit, normals):
+    detector = fit(abnormal=False, memory={"augmented": True}, training={"augment": True})
+    assert detector.model.memory.shape[2] == 4 * COPIES * 25
+    for number, image in enumerate(normals):
+        origin = explain(detector, image, (40, 30)).nearest.origin
+        assert (origin.support, origin.copy) == (number, 0)

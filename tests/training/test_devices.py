@@ -2,6 +2,7 @@ import pytest
 import torch
 
 from recap.errors import SettingsError
+from recap.training.checkpoint import Checkpoint, Place
 from recap.training.devices import choose_device, is_main_process, process_count
 
 
@@ -34,3 +35,20 @@ def test_ranks_come_from_the_launcher(monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setenv("RANK", "1")
     assert (process_count(), is_main_process()) == (2, False)
+
+
+def test_the_counter_of_steps_is_where_its_kernel_looks(tmp_path):
+    """Of a fused Adam it is beside the parameters; `meta` stands for a GPU."""
+    for fused, where in ((True, "meta"), (False, "cpu")):
+        model = torch.nn.Linear(2, 1)
+        optimiser = torch.optim.Adam(model.parameters(), fused=fused)
+        model(torch.ones(1, 2)).sum().backward()
+        optimiser.step()
+        checkpoint = Checkpoint(tmp_path / str(fused), "mark")
+        checkpoint.save(model, optimiser, Place(epoch=3))
+        other = torch.nn.Linear(2, 1, device="meta")
+        resumed = torch.optim.Adam(other.parameters())
+        resumed.param_groups[0]["fused"] = fused
+        assert checkpoint.restore(other, resumed) == Place(epoch=3)
+        state = resumed.state[other.weight]
+        assert (state["step"].device.type, state["exp_avg"].device.type) == (where, "meta")

@@ -1,13 +1,17 @@
 """Fitting on normal images alone, with adapters that learn from made-up lesions."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 
 import recap
+from recap.config import resolve_settings
 from recap.model.recap import ReCAP
 from recap.scoring.explain import explain
 from recap.training import epochs, head, normal_only, prefix_store
+from recap.training.head import originals
 
 
 @pytest.fixture
@@ -110,6 +114,17 @@ def test_copies_have_lesions_each_and_some_images_teach(arrays, tiny_settings, m
     assert data.masks[22:].flatten(1).any(dim=1).all()
     assert len({mask.numpy().tobytes() for mask in data.masks[22:]}) == 22
     assert detector.model.memory.shape[2] == 5 * 25
+    # A lesion belongs to the image that it was made on, also where that must leave itself out.
+    assert data.origin.tolist() == 2 * ([0] * 11 + [1] * 11)
+    assert [originals(data, abnormal) for abnormal in (False, True)] == [[0, 11], [22, 33]]
+
+
+def test_one_image_and_its_lesion_are_two():
+    settings = resolve_settings("recap")
+    masks = torch.zeros(22, 4, 4, dtype=torch.bool)
+    data = head.training_set(None, masks, [False, True], [True, True], settings)
+    data = replace(data, origin=data.origin % 1)
+    assert [originals(data, abnormal) for abnormal in (False, True)] == [[0], [11]]
 
 
 @pytest.mark.parametrize(("stage", "at"), [("encode", 4), ("train", 1), ("remember", 2)])

@@ -111,7 +111,7 @@ def _with_memory(model: ReCAP, shots: int) -> ReCAP:
         return model
     encoder, memory = model.encoder, model.settings.memory
     rows = shots * encoder.grid**2
-    if memory.augmented and model.has_prototypes:  # of normal images alone: no copies
+    if memory.augmented and model.settings.training.augment:
         rows *= COPIES
     shape = (
         len(encoder.layers),

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from recap.config import Settings
 from recap.data.augment import COPIES
+from recap.encoders.draws import own_draws
 from recap.model.scorer import Scorer
 from recap.peers.fitting import encoder_of
 from recap.peers.registry import PEERS
@@ -27,8 +28,7 @@ def build_peer(name: str, encoder: Any, settings: Settings, shots: int) -> Score
         # Its own network; trained or not, it costs the same.
         chosen = own.encoder.model_copy(update={"random_weights": True})
         encoder = encoder_of(peer, chosen, settings.seed)
-    with torch.random.fork_rng():
-        torch.manual_seed(settings.seed)
+    with own_draws(settings.seed):
         model: Scorer = peer.module.build(encoder, peer.module.Options(**own.options))
         FILL.get(name, lambda model, shots: None)(model, shots)
     return model

@@ -52,12 +52,11 @@ def load_encoder(settings: EncoderSettings, seed: int = 0) -> "Encoder":
 
 
 def _random_model(name: str, seed: int) -> tuple[Any, tuple[Triple, Triple]]:
-    import torch
+    from recap.encoders.draws import own_draws
 
     entry = find(name)
     config = dict(entry.config, model_type=entry.model_type) if entry else _read_config(Path(name))
-    with torch.random.fork_rng(), quiet_transformers():
-        torch.manual_seed(seed)
+    with own_draws(seed), quiet_transformers():
         model = _class_of(config)(_vision_config(config))
     return model, (entry.mean, entry.std) if entry else _normalisation(Path(name), config)
 

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from recap.config import EncoderSettings
 from recap.encoders import header
+from recap.encoders.draws import own_draws
 from recap.encoders.hub import CONFIG_FILE
 from recap.encoders.load import quiet_transformers
 from recap.encoders.registry import ENCODERS, find
@@ -148,8 +149,7 @@ def _random_tower(name: str, seed: int) -> TextTower:
         raise _no_text_tower(name)
     text = transformers.CLIPTextConfig.from_dict(config["text_config"])
     vision = config["vision_config"]
-    with torch.random.fork_rng(), quiet_transformers():
-        torch.manual_seed(seed)
+    with own_draws(seed), quiet_transformers():
         model = transformers.CLIPTextModelWithProjection._from_config(
             text, attn_implementation="sdpa"
         )

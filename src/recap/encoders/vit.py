@@ -5,6 +5,7 @@ blocks ourselves lets adapters write back between them and the frozen prefix be 
 """
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -134,7 +135,10 @@ class Encoder(nn.Module):
     def embed(self, pixels: Tensor) -> Tensor:
         """0..1 pixels (B, 3, S, S) -> tokens before the first block (B, T, width)."""
         normalised = (pixels - self.mean) / self.std
-        return self.family.embed(self.model, normalised, self.interpolate)
+        # cuDNN may round what this one convolution multiplies to ten bits (TF32).
+        exact = torch.backends.cudnn.flags(enabled=False) if pixels.is_cuda else nullcontext()
+        with exact:
+            return self.family.embed(self.model, normalised, self.interpolate)
 
     def run(self, tokens: Tensor, start: int, stop: int) -> Tensor:
         """Run the blocks start + 1 .. stop (counted from 1)."""

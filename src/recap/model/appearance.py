@@ -75,7 +75,7 @@ def solve_appearance(vectors: Tensor, abnormal: Tensor) -> Tensor:
 
     Both classes weigh the same, however many images they have.
     """
-    x, labels = vectors.double(), abnormal.to(vectors.device)
+    x, labels = vectors.cpu().double(), abnormal.cpu()  # some GPUs have no float64
     share = torch.where(labels, labels.double().mean(), (~labels).double().mean())
     weight = 0.5 / share  # 1 for every image where there are as many of both
     centre = (x[labels].mean(dim=0) + x[~labels].mean(dim=0)) / 2
@@ -85,7 +85,7 @@ def solve_appearance(vectors: Tensor, abnormal: Tensor) -> Tensor:
     target = torch.where(labels, 1.0, -1.0).to(x)
     dual = torch.linalg.solve(x @ x.T + PENALTY * torch.diag(1 / weight), target)
     direction = x.T @ dual / length
-    return torch.cat([direction, -(direction @ centre)[None]]).to(vectors.dtype)
+    return torch.cat([direction, -(direction @ centre)[None]]).to(vectors)
 
 
 def appearance_evidence(vectors: Tensor, solved: Tensor) -> Tensor:

@@ -20,15 +20,14 @@ def new_model(
     An encoder that is loaded already must be the one that the settings name. `taught_by` is what a
     single branch learns from, if the settings ask for one.
     """
-    import torch
-
+    from recap.encoders.draws import own_draws
     from recap.encoders.load import load_encoder
     from recap.model.recap import ReCAP
 
-    with torch.random.fork_rng():
-        torch.manual_seed(settings.seed)
-        encoder = encoder or load_encoder(settings.encoder, settings.seed)
-        single = taught_by if settings.model.branches == "taught" and trained_head else None
+    # Before the seed is set: loading may draw numbers for parts that are then thrown away.
+    encoder = encoder or load_encoder(settings.encoder, settings.seed)
+    single = taught_by if settings.model.branches == "taught" and trained_head else None
+    with own_draws(settings.seed):
         return ReCAP(encoder, settings, trained_head, single)
 
 

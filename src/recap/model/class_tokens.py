@@ -29,7 +29,7 @@ def solve_sources(vectors: Tensor, abnormal: Tensor, domain: Tensor) -> Tensor:
     A domain without images of both classes says nothing about their difference; where all are like
     that, they are taken as one.
     """
-    x, labels = vectors.double().cpu(), abnormal.cpu()
+    x, labels = vectors.cpu().double(), abnormal.cpu()  # some GPUs have no float64
     groups = [domain.cpu() == number for number in domain.unique().tolist()]
     groups = [group for group in groups if labels[group].any() and not labels[group].all()]
     groups = groups or [torch.ones_like(labels)]

@@ -1,14 +1,13 @@
 """Two heads as one model: what draws the map and what gives the score need not be the same."""
 
-import torch
-
+from recap.encoders.draws import own_draws
 from recap.model.recap import ReCAP
 from recap.model.tokens import DET
 
 
 def join_heads(maps: ReCAP, scores: ReCAP) -> ReCAP:
     """Two heads of one branch each as the seg and the det branch of one model, without a memory."""
-    with torch.random.fork_rng():  # its own start is thrown away
+    with own_draws():  # its own start is thrown away
         joined = ReCAP(scores.encoder, scores.settings)
     for place in range(len(joined.adapters)):
         layer, branch = divmod(place, 2)

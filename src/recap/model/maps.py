@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from recap.config import Upsample
+from recap.model.logits import full
 
 
 def upsample(
@@ -24,8 +25,11 @@ def upsample(
     """Patch values (..., R) -> map (..., S, S), or its mean over n × n cells (..., n, n)."""
     grid = round(values.shape[-1] ** 0.5)
     matrix = interpolation_matrix(grid, size_px, patch_px, mode, blur_px, cells)
-    matrix = matrix.to(device=values.device, dtype=values.dtype)
-    return matrix @ values.unflatten(-1, (grid, grid)) @ matrix.T
+    # Never in half precision: σ of a margin above 6 would be 1.0 and have no gradient.
+    with torch.autocast(values.device.type, enabled=False):
+        values = full(values)
+        matrix = matrix.to(device=values.device, dtype=values.dtype)
+        return matrix @ values.unflatten(-1, (grid, grid)) @ matrix.T
 
 
 @lru_cache(maxsize=8)

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from recap.config import EncoderSettings
 from recap.encoders import cache, hub
+from recap.encoders.draws import own_draws
 from recap.encoders.hub import CONFIG_FILE, WEIGHTS_FILE
 from recap.encoders.load import RANDOM
 from recap.encoders.registry import IMAGENET
@@ -52,8 +53,7 @@ def load_backbone(settings: EncoderSettings, seed: int) -> Backbone:
     from transformers import ResNetConfig, ResNetModel
 
     if settings.random_weights:
-        with torch.random.fork_rng():
-            torch.manual_seed(seed)
+        with own_draws(seed):
             start = ResNetModel(ResNetConfig(**SIZES))
         return Backbone(start, name=RESNET_18, checksum=RANDOM, input_px=settings.input_px)
     name, folder = _find(settings.name)

@@ -22,7 +22,7 @@ from recap.config import EncoderSettings, PeerSettings
 from recap.data.benchmark import Domain
 from recap.encoders.load import load_encoder
 from recap.encoders.vit import Encoder
-from recap.errors import InputError
+from recap.errors import InputError, SettingsError
 from recap.model.scorer import Scorer
 from recap.peers.images import LabelledImages, source_images, support_images
 from recap.peers.map_scale import scale_of_images
@@ -32,7 +32,7 @@ from recap.scoring.bundle import Mode
 from recap.scoring.detector import Detector
 from recap.training.assemble import assemble, fingerprint
 from recap.training.checkpoint import Checkpoint, open_checkpoint
-from recap.training.devices import choose_device
+from recap.training.devices import choose_device, process_count
 from recap.training.prefix_store import PrefixStore
 from recap.training.support import SupportImage
 from recap.training.zeroshot import source_records, source_samples
@@ -135,11 +135,17 @@ def _fit(
     encoder: Any = None,
 ) -> Detector:
     module = peer.module
-    options = module.Options(**settings.options)
-    with torch.random.fork_rng():
+    if process_count() > 1:
+        raise SettingsError(
+            f"{peer.title} is fitted by one process: `accelerate launch` shares out fits of "
+            "recap's own methods alone. Run `recap fit` without it."
+        )
+    options, chosen = module.Options(**settings.options), choose_device(device)
+    # Before the seed is set: loading may draw numbers for parts that are then thrown away.
+    encoder = encoder or encoder_of(peer, settings.encoder, settings.seed)
+    with torch.random.fork_rng(devices=[chosen] if chosen.type == "cuda" else []):
         torch.manual_seed(settings.seed)
-        encoder = encoder or encoder_of(peer, settings.encoder, settings.seed)
-        model: Scorer = module.build(encoder, options).to(choose_device(device))
+        model: Scorer = module.build(encoder, options).to(chosen)
         mark = fingerprint(mode, settings, encoder, records)
         checkpoint = open_checkpoint(work_dir, mark)
         images = images_at(encoder.input_px)

@@ -5,7 +5,8 @@ Per layer, for tokens p of one branch (the adapter's bottleneck) and text direct
     a = softmax(100 · ⟨p / ‖p‖, t⟩)_abnormal        d = min over remembered rows of 1 − cosine
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from typing import Annotated, Any, cast
 
 import torch
@@ -96,11 +97,14 @@ class MVFA(Scorer):
         return self.encoder.run(self.encoder.embed(pixels), 0, self.encoder.layers[0])
 
     def adapt(self, hidden: Tensor, teach_seg: bool = True) -> Tokens:
-        """Tokens of both branches; without `teach_seg` no gradient reaches the seg adapters."""
+        """Tokens of both branches; without `teach_seg` the seg adapters get no gradient.
+
+        Those of detection still do, through what the others write back.
+        """
         collected, blocks = [], self.encoder.layers
         for layer, block in enumerate(blocks):
             seg, det = (cast(Adapter, self.adapters[2 * layer + b]) for b in (SEG, DET))
-            with torch.set_grad_enabled(teach_seg and torch.is_grad_enabled()):
+            with nullcontext() if teach_seg else untaught(seg):
                 seg_tokens = seg(hidden)
                 seg_residual = seg.residual(seg_tokens)
             det_tokens = det(hidden)
@@ -171,6 +175,16 @@ class MVFA(Scorer):
             target = masks[has_mask].repeat(len(tokens), 1, 1)
             total = total + segmentation_loss(maps, target).sum()
         return total / len(prefix)
+
+
+@contextmanager
+def untaught(adapter: Adapter) -> Iterator[None]:
+    """What is computed meanwhile has no gradient with respect to the adapter's own numbers."""
+    adapter.requires_grad_(False)
+    try:
+        yield
+    finally:
+        adapter.requires_grad_(True)
 
 
 def detection_loss(probabilities: Tensor, abnormal: Tensor) -> Tensor:

@@ -10,9 +10,10 @@ from PIL import Image as PillowImage
 from torch import Tensor, nn
 
 from recap.config import ReadingSettings, Settings
-from recap.encoders.load import RANDOM, load_encoder
+from recap.encoders.draws import own_draws
+from recap.encoders.load import RANDOM
 from recap.encoders.vit import Encoder
-from recap.errors import BundleError, InputError, WeightsError
+from recap.errors import BundleError, InputError
 from recap.io import image_from_array, read_image
 from recap.io.case import CaseKind
 from recap.io.raster import refuse_one_image
@@ -24,6 +25,7 @@ from recap.scoring.arrays import Runtime, as_output
 from recap.scoring.bundle import Card, read_card, read_tensors, write_bundle
 from recap.scoring.calibration import Calibration
 from recap.scoring.domain_guard import DESCRIPTORS, nearest
+from recap.scoring.own_encoder import checked, find_encoder
 from recap.types import CLASSES, Decision, FloatArray, Image, Prediction
 
 if TYPE_CHECKING:
@@ -198,7 +200,7 @@ def build_recap(card: Card, encoder: Encoder) -> ReCAP:
     """The model that a bundle of ours describes, without its numbers."""
     settings = card.settings
     assert isinstance(settings, Settings)
-    with torch.random.fork_rng():  # where it starts is of no matter: the bundle has its numbers
+    with own_draws():  # where it starts is of no matter: the bundle has its numbers
         if card.mode == "normal-only":
             model = ReCAP(encoder, settings, settings.training.made_up_lesions, card.taught_by)
             model.drop_prototypes()
@@ -228,7 +230,7 @@ def load_as(
             f"{folder} was fitted on an encoder with random weights, for latency work only: its "
             "scores mean nothing. Pass --random-weights (random_weights=True) to use it anyway."
         )
-    encoder = _checked(encoder or _find_encoder(folder, card), folder, card)
+    encoder = checked(encoder or find_encoder(folder, card), folder, card)
     model = build(card, encoder)
     tensors = read_tensors(folder, card)
     descriptors = _descriptors(tensors.pop(DESCRIPTORS, None), card, folder)
@@ -260,26 +262,6 @@ def head_tensors(model: Scorer) -> dict[str, Tensor]:
     """All numbers of a detector but its encoder's."""
     state = model.state_dict()
     return {k: v.cpu().clone() for k, v in state.items() if not k.startswith("encoder.")}
-
-
-def _find_encoder(folder: Path, card: Card) -> Encoder:
-    try:
-        return load_encoder(card.settings.encoder, card.settings.seed)
-    except WeightsError as error:
-        raise BundleError(
-            f"{folder} needs the encoder '{card.encoder.name}' "
-            f"(sha256 {card.encoder.sha256[:12]}…). {error}"
-        ) from error
-
-
-def _checked(encoder: Encoder, folder: Path, card: Card) -> Encoder:
-    if encoder.checksum != card.encoder.sha256:
-        raise BundleError(
-            f"{folder} was fitted on '{card.encoder.name}' with sha256 {card.encoder.sha256}, but "
-            f"the weights here have {encoder.checksum}. Bring the original file back with "
-            f"`recap weights add FILE --name {card.encoder.name}`, or fit again."
-        )
-    return encoder
 
 
 def _descriptors(stored: Tensor | None, card: Card, folder: Path) -> FloatArray | None:

@@ -84,9 +84,9 @@ def _is_coreset(model: ReCAP) -> bool:
 
 
 def _remembers_copies(model: ReCAP) -> bool:
-    """Whether augmented copies are remembered; fits on normal images alone remember none."""
+    """Whether augmented copies are remembered."""
     settings = model.settings
-    return model.has_prototypes and settings.memory.augmented and settings.training.augment
+    return settings.memory.augmented and settings.training.augment
 
 
 def _size(record: dict[str, Any]) -> tuple[int, int] | None:

@@ -9,6 +9,7 @@ from recap.model.recap import ReCAP, Teacher
 from recap.model.scorer import Scorer
 from recap.scoring.bundle import Card, EncoderRecord, Mode
 from recap.scoring.detector import Detector
+from recap.scoring.own_encoder import seen_through
 from recap.scoring.versions import library_versions
 
 STATEMENTS: dict[Mode, str] = {
@@ -81,8 +82,7 @@ def assemble(
         preprocessing={
             "input_px": encoder.input_px,
             "resize": "square, bicubic with antialias",
-            "mean": [round(v, 6) for v in encoder.mean.flatten().tolist()],
-            "std": [round(v, 6) for v in encoder.std.flatten().tolist()],
+            **seen_through(encoder),
         },
         settings=settings,
         taught_by=model.single if isinstance(model, ReCAP) else None,

@@ -90,7 +90,9 @@ def train_head(
 
 def originals(data: TrainingSet, abnormal: bool | None = None) -> list[int]:
     """Where the images themselves stand among their copies; of one class, or all."""
-    first = data.origin.diff(prepend=data.origin.new_tensor([-1])) != 0
+    # A lesion that was made up on an image has the image's origin, and the other class.
+    kind = 2 * data.origin + data.abnormal
+    first = kind.diff(prepend=kind.new_tensor([-1])) != 0
     if abnormal is not None:
         first = first & (data.abnormal == abnormal)
     return first.nonzero().flatten().tolist()

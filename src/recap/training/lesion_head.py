@@ -1,7 +1,7 @@
 """A head that lesions made up on normal images teach, where no mask of a real one was given."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -56,4 +56,5 @@ def train_on_lesions(
     both = torch.cat([torch.zeros_like(masks), masks])
     abnormal = [False] * images + [True] * images
     data = training_set(tokens, both, abnormal, [True] * (2 * images), model.settings)
+    data = replace(data, origin=data.origin % images)  # a lesion is made on a normal image
     return train_head(model, data, progress, checkpoint)

@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from recap.model.logits import full
 from recap.model.losses import detection_loss, segmentation_loss, separation_loss
 from recap.model.margins import adapted_margins
 from recap.model.recap import ReCAP
@@ -140,7 +141,8 @@ def distance_to_others(tokens: Tensor, remembered: Tensor, origin: Tensor) -> Te
     tokens (B, R, C), remembered (K, R, C), origin (B,) -> (B, R). Normal support images come
     first, so image k of the memory is support image k.
     """
-    queries, rows = F.normalize(tokens, dim=-1), F.normalize(remembered, dim=-1)
-    best = torch.einsum("brc,kqc->bkrq", queries, rows).amax(dim=-1)  # (B, K, R)
+    with torch.autocast(tokens.device.type, enabled=False):  # cosines near 1 need their digits
+        queries, rows = (F.normalize(full(t), dim=-1) for t in (tokens, remembered))
+        best = torch.einsum("brc,kqc->bkrq", queries, rows).amax(dim=-1)  # (B, K, R)
     itself = origin[:, None] == torch.arange(len(remembered), device=origin.device)
     return 1 - best.masked_fill(itself[:, :, None], -torch.inf).amax(dim=1)

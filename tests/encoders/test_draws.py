@@ -1,0 +1,49 @@
+import pytest
+import torch
+import transformers
+
+from recap.config import resolve_settings
+from recap.encoders.draws import own_draws
+from recap.encoders.load import load_encoder
+from recap.model.build import new_model
+
+
+def test_draws_are_ones_own():
+    torch.manual_seed(5)
+    before = torch.get_rng_state()
+    with own_draws(3):
+        one = torch.rand(4)
+    assert torch.equal(torch.get_rng_state(), before)
+    with own_draws(3):
+        assert torch.equal(torch.rand(4), one)
+    with own_draws():
+        assert not torch.equal(torch.rand(4), one)
+
+
+def test_no_gpu_is_asked(monkeypatch):
+    def refuse(*args):
+        raise AssertionError("a GPU was asked")
+
+    monkeypatch.setattr(torch.cuda, "device_count", refuse)
+    monkeypatch.setattr(torch.cuda, "get_rng_state", refuse)
+    with own_draws(1):
+        pass
+
+
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_a_start_does_not_depend_on_who_loaded_the_encoder(elsewhere, tmp_path, monkeypatch):
+    """transformers draws numbers for a pooling head that the file lacks."""
+    monkeypatch.setenv("RECAP_CACHE", str(tmp_path / "cache"))
+    config = transformers.ViTConfig(
+        hidden_size=16, num_hidden_layers=4, num_attention_heads=2, intermediate_size=32,
+        patch_size=14, image_size=70,
+    )  # fmt: skip
+    transformers.ViTModel(config, add_pooling_layer=False).save_pretrained(tmp_path / "vit")
+    encoder = {"name": str(tmp_path / "vit"), "input_px": 70}
+    settings = resolve_settings("fast", encoder=encoder)
+    given = load_encoder(settings.encoder)
+    inside = new_model(settings)
+    if elsewhere:
+        torch.rand(3)
+    outside = new_model(settings, encoder=given)
+    assert torch.equal(inside.adapters[0].down.weight, outside.adapters[0].down.weight)
