@@ -17,6 +17,10 @@ from recap.metrics import (
 )
 
 METRICS = (auroc, average_precision, f1_max)
+# Every third of the 120 images is abnormal.
+ONE_NORMAL = [f"p{i}" if i % 3 == 0 else "one" for i in range(120)]
+ONE_ABNORMAL = ["one" if i % 3 == 0 else f"p{i}" for i in range(120)]
+ONE_OF_EACH_KIND = ["both", "both", *(f"p{i}" if i % 3 == 0 else "normal" for i in range(2, 120))]
 
 
 def cohort(seed, n=120, shift=1.0):
@@ -170,6 +174,10 @@ def test_many_images_are_quick():
         ({"labels": [0, 1]}, InputError, "one label per score"),
         ({"groups": ["a"]}, InputError, "1 groups for 120 images"),
         ({"groups": ["a"] * 120}, InputError, "nothing to resample"),
+        ({"groups": ["a", "b", "b"] * 40}, InputError, "All normal images belong to 1 group, no"),
+        ({"groups": ONE_NORMAL}, InputError, "All normal images belong to 1 group, no"),
+        ({"groups": ONE_ABNORMAL}, InputError, "All abnormal images belong to 1 group, no"),
+        ({"groups": ONE_OF_EACH_KIND}, InputError, "All normal images belong to 2 groups, no"),
         ({"samples": 0}, SettingsError, "at least 1, not 0"),
         ({"level": 95}, SettingsError, "between 0 and 1, not 95"),
     ],

@@ -156,8 +156,8 @@ def _difference(runs: Runs, others: Runs, metric: str) -> dict[str, float | None
 def compare(pairs: Sequence[tuple[dict[str, Any], dict[str, Any]]]) -> Comparison | None:
     """Image AUROC of some runs against others on the same images, averaged over the pairs.
 
-    None where nothing can be resampled, as with one patient of each kind, or where every draw
-    leaves other images of a pool to be measured on.
+    None where nothing can be resampled, as where one patient has all normal images, or where
+    every draw leaves other images of a pool to be measured on.
     """
     images = _images(pairs[0][0])
     for mine, theirs in pairs:
