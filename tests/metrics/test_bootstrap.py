@@ -109,6 +109,14 @@ def test_images_of_one_patient_are_no_further_evidence():
     assert by_image.high - by_image.low < 0.5 * (once.high - once.low)
 
 
+def test_images_without_a_group_stand_for_themselves():
+    missing = [np.nan, None, "", float("nan"), np.float64("nan"), np.nan]
+    for groups in (missing, np.array(missing, object)):
+        assert bootstrap._units(groups, 6).tolist() == list(range(6))
+    assert bootstrap._units(np.array([1, np.nan, 1, np.nan]), 4).tolist() == [0, 1, 0, 2]
+    assert bootstrap._units(["a", np.nan, "a", np.nan], 4).tolist() == [0, 1, 0, 2]
+
+
 def test_seed_and_block_size(monkeypatch):
     scores, labels = cohort(5)
     result = bootstrap_ci(auroc, scores, labels, seed=1)

@@ -54,7 +54,7 @@ def bootstrap_ci(
 ) -> Interval:
     """Percentile interval of a metric; `groups` names the patient of each image.
 
-    An image whose group is empty or None stands for itself.
+    An image whose group is empty, None or NaN stands for itself.
     """
     values, positive = both_classes(scores, labels)
     resampled = _resampled(metric, [values], positive, groups, samples, seed)[0]
@@ -120,9 +120,14 @@ def _units(groups: Groups | None, n_images: int) -> IntArray:
         return np.arange(n_images)
     if len(groups) != n_images:
         raise InputError(f"There are {len(groups)} groups for {n_images} images. Give one each.")
-    names = [(0, i) if g is None or g == "" else (1, g) for i, g in enumerate(groups)]
+    names = [(0, i) if _is_missing(g) else (1, g) for i, g in enumerate(groups)]
     numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
     return np.array([numbers[name] for name in names])
+
+
+def _is_missing(group: object) -> bool:
+    """None, empty, or what tables have where nothing stands: NaN, which differs from itself."""
+    return group is None or group == "" or bool(group != group)
 
 
 def _draw(units: IntArray, positive: BoolArray, samples: int, seed: int) -> Iterator[IntArray]:
