@@ -86,6 +86,22 @@ def test_fixed_supports_do_not_mix_with_draws_by_seed():
         few_shot_table(rows(*fixed[:2], by_seed[2]), 4)
 
 
+def fitted_on(found, *names):
+    cell, content = found
+    return cell, {**content, "support": {"normal": ["valid/good/a.png"], "abnormal": [*names]}}
+
+
+def test_support_sets_of_one_draw_do_not_mix():
+    """valid/ may change between two runs, which no cell's name tells."""
+    old, one, other = result(0), fitted_on(result(1), "b.png"), fitted_on(result(2), "c.png")
+    assert own_table(rows(old, one, fitted_on(result(2), "b.png"))).rows  # older ones do not tell
+    found = r"seeds 1 and 2, differ in support images: b\.png and c\.png\. A mean holds"
+    with pytest.raises(InputError, match=found):
+        own_table(rows(old, one, other))
+    by_seed = [fitted_on(result(seed, draw=seed), f"{seed}.png") for seed in range(2)]
+    assert own_table(rows(*by_seed)).rows
+
+
 def test_zero_shot_sources_do_not_mix():
     one = result(0, 0, sources=(("Liver", "ab"),))
     other = result(1, 0, sources=(("Liver", "ab"), ("Chest", "cd")))

@@ -116,7 +116,7 @@ def _averaged(label: str, result: Mapping[str, Any]) -> Averaged:
     cell, labels = result["cell"], [row["abnormal"] for row in result["images"]]
     place = f"{label} on {cell['dataset']}, {cell['shots']} shots"
     counts = (sum(labels), len(labels) - sum(labels))
-    return Averaged(place, cell["settings"]["seed"], cell, counts)
+    return Averaged(place, cell["settings"]["seed"], cell, counts, result.get("support"))
 
 
 def _numbers(
