@@ -179,6 +179,35 @@ def test_results_without_excluded_images_say_so():
     assert "--exclude" not in notes(own_table(rows(result())))
 
 
+def test_methods_on_other_test_images_do_not_stand_side_by_side_unsaid():
+    fewer = result(method="nearest")
+    fewer[1]["counts"] = {"normal": 1, "abnormal": 2}
+    mixed = rows(result(), fewer, result(shots=8))
+    told = "BrainMRI K = 4 (ReCAP on 2 abnormal and 2 normal; nearest on 2 abnormal and 1 normal)."
+    for table in (own_table(mixed), few_shot_table(mixed, 4)):
+        assert (
+            f"Not measured on the same test images, so ranks and differences mean little: {told}"
+            in (notes(table))
+        )
+    assert "Not measured on" not in notes(own_table(rows(result(), result(method="nearest"))))
+    pools = [(replace(cell, on="pool"), content) for cell, content in (result(), fewer)]
+    assert "Not measured on" not in notes(own_table(rows(*pools)))
+
+
+def test_methods_of_other_sources_do_not_stand_side_by_side_unsaid():
+    one = result(0, 0, sources=(("Liver", "ab"),))
+    other = result(0, 0, "visualad", sources=(("Liver", "ab"), ("Chest", "cd")))
+    told = "BrainMRI (ReCAP on Liver [ab]; VisualAD on Liver [ab], Chest [cd])."
+    for table in (own_table(rows(one, other)), zero_shot_table(rows(one, other))):
+        assert f"Not fitted on the same sources, so ranks and differences mean little: {told}" in (
+            notes(table)
+        )
+    alike = result(0, 0, "visualad", sources=(("Liver", "ab"),))
+    older = result(0, 0, "visualad")
+    for same in (alike, older):
+        assert "Not fitted on" not in notes(own_table(rows(one, same)))
+
+
 @pytest.mark.parametrize(
     ("key", "said"),
     [

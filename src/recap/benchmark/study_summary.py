@@ -94,6 +94,7 @@ def _notes(dataset: str, variants: Mapping[str, Runs], of_study: bool) -> list[l
             run["cell"],
             run.get("support_images_in_test", 0),
             run.get("without_mask", 0),
+            _counts(run),
         )
         for label, runs in variants.items()
         for seed, run in runs.items()
@@ -113,10 +114,15 @@ def _by_place(results: Sequence[Labelled]) -> dict[tuple[str, int], dict[str, di
 
 
 def _averaged(label: str, result: Mapping[str, Any]) -> Averaged:
-    cell, labels = result["cell"], [row["abnormal"] for row in result["images"]]
+    cell, support = result["cell"], result.get("support")
     place = f"{label} on {cell['dataset']}, {cell['shots']} shots"
-    counts = (sum(labels), len(labels) - sum(labels))
-    return Averaged(place, cell["settings"]["seed"], cell, counts, result.get("support"))
+    return Averaged(place, cell["settings"]["seed"], cell, _counts(result), support)
+
+
+def _counts(result: Mapping[str, Any]) -> tuple[int, int]:
+    """Abnormal and normal images."""
+    labels = [row["abnormal"] for row in result["images"]]
+    return sum(labels), len(labels) - sum(labels)
 
 
 def _numbers(

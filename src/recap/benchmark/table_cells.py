@@ -137,7 +137,15 @@ class CellSource:
 
     def _shown(self) -> list[Shown]:
         return [
-            Shown(run.method, run.dataset, run.seed, run.cell, run.fitted_on, run.without_mask)
+            Shown(
+                run.method,
+                run.dataset,
+                run.seed,
+                run.cell,
+                run.fitted_on,
+                run.without_mask,
+                run.counts,
+            )
             for run in self.runs
         ]
 

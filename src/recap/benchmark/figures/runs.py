@@ -48,6 +48,11 @@ class Run:
         return int(self.cell["shots"])
 
     @property
+    def counts(self) -> tuple[int, int]:
+        """Abnormal and normal images that it was measured on."""
+        return int(self.abnormal.sum()), int((~self.abnormal).sum())
+
+    @property
     def seed(self) -> int:
         """The seed of the settings."""
         return int(self.cell["settings"]["seed"])
@@ -103,8 +108,7 @@ def read_runs(out: Path) -> list[Run]:
 
 def _averaged(run: Run) -> Averaged:
     place = f"{run.method} on {run.dataset}, {run.shots} shots"
-    counts = (int(run.abnormal.sum()), int((~run.abnormal).sum()))
-    return Averaged(place, run.seed, run.cell, counts, run.support)
+    return Averaged(place, run.seed, run.cell, run.counts, run.support)
 
 
 def read_variants(out: Path, experiment: str) -> dict[str, list[Run]]:
