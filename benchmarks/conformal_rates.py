@@ -24,6 +24,7 @@ from recap.encoders.memo import TapsMemo
 from recap.errors import SettingsError
 from recap.io import read_image
 from recap.scoring.conformal import allowed_rank, images_needed, threshold_at
+from recap.scoring.regions import reaches
 from recap.training.fewshot import fit_few_shot
 from recap.training.support import load_support
 
@@ -34,7 +35,7 @@ app = typer.Typer(add_completion=False)
 @app.command()
 def measure(data: Path, out: Path, shots: int = 16, taps: Path | None = None) -> None:
     """Score the normal images of every domain that has no result yet."""
-    settings = resolve_settings()
+    settings = resolve_settings(training={"made_up_lesions": False})
     encoder = load_encoder(settings.encoder)
     encoder.memo = None if taps is None else TapsMemo(taps)
     for domain in find_domains(data):
@@ -88,12 +89,12 @@ def table(out: Path, splits: int = 20_000, seed: int = 0) -> None:
 
 def _line(name: str, rows: list[dict], rate: float, splits: int, rng) -> tuple[list[str], bool]:
     scores = np.array([row["score"] for row in rows])
-    maxima = np.array([row["map_maximum"] for row in rows])
+    maxima = np.array([row["map_maximum"] for row in rows], np.float32)  # as maps are
     # Half of the images; where that is too few for 1 %, as many as that takes.
     n = max(len(rows) // 2, images_needed(RATES[0]))
     drawn = [rng.permutation(len(rows)) < n for _ in range(splits)]
     called = np.array([_rate(scores, chosen, rate) for chosen in drawn])
-    regions = np.array([_rate(maxima, chosen, rate) for chosen in drawn])
+    regions = np.array([_region_rate(maxima, chosen, rate) for chosen in drawn])
     # The splits share their images, so their mean is as sure as that many draws make it.
     slack = 3 * max(called.std(), regions.std()) / splits**0.5
     low, high = np.quantile(called, [0.025, 0.975])
@@ -117,6 +118,12 @@ def _line(name: str, rows: list[dict], rate: float, splits: int, rng) -> tuple[l
 def _rate(scores: np.ndarray, calibrating: np.ndarray, rate: float) -> float:
     threshold = threshold_at(np.sort(scores[calibrating]).tolist(), rate)
     return float(np.mean(scores[~calibrating] >= threshold))
+
+
+def _region_rate(maxima: np.ndarray, calibrating: np.ndarray, rate: float) -> float:
+    """How many held-out maps have a region, decided as regions are."""
+    level = threshold_at(np.sort(maxima[calibrating]).tolist(), rate)
+    return float(np.mean(reaches(maxima[~calibrating], level)))
 
 
 def _expected_range(n: int, held_out: int, rate: float, rng) -> tuple[float, float]:

@@ -2,62 +2,74 @@
 
     python benchmarks/fit_speed.py [--encoder NAME]
 
-Times change with the machine and the minute; ratios within one run are what to compare. Weights
-are random: they do not change the time.
+Times change with the machine and the minute, so all take turns and are compared round by round:
+medians over the rounds. Weights are random: they do not change the time.
 """
 
-import time
 from collections.abc import Callable
+from statistics import median
+from typing import NamedTuple
 
 import torch
 import typer
 
 from recap.allocator import keep_freed_memory
+from recap.benchmark.interleaved import time_rounds
 from recap.config import Settings, resolve_settings
 from recap.encoders.load import load_encoder
 from recap.model.recap import ReCAP
 from recap.training.objective import Batch, Objective
 
 SHOTS = 4
+ENCODER = "encoder alone"
 
 
-def main(encoder: str = "dinov2-small", runs: int = 7) -> None:
+class Timed(NamedTuple):
+    """A call, and how many images it works on."""
+
+    call: Callable[[], object]
+    images: int = 1
+
+
+def main(encoder: str = "dinov2-small", runs: int = 15, warmup: int = 2) -> None:
     """Print a table."""
-    rows = []
+    timed: dict[str, Timed] = {}
     for preset in ("fast", "paper"):
         settings = resolve_settings(preset, encoder={"name": encoder, "random_weights": True})
-        rows += measure(settings, preset, runs)
-    base = rows[0][1]
+        timed |= contenders(settings, preset)
+    laps = time_rounds({name: each.call for name, each in timed.items()}, runs, warmup)
     print(f"{torch.get_num_threads()} threads, {encoder}, {settings.encoder.input_px} px, float32")
-    print(f"{'':<44}{'ms/image':>10}{'× encoder':>11}")
-    for name, seconds in rows:
-        print(f"{name:<44}{1000 * seconds:>10.1f}{seconds / base:>11.2f}")
+    print(f"{'':<50}{'ms/image':>10}{'× encoder':>11}")
+    for name, each in timed.items():
+        own = [lap.wall_ms / each.images for lap in laps[name]]
+        ratio = median(a / b.wall_ms for a, b in zip(own, laps[ENCODER], strict=True))
+        print(f"{name:<50}{median(own):>10.1f}{ratio:>11.2f}")
 
 
-def measure(settings: Settings, preset: str, runs: int) -> list[tuple[str, float]]:
+def contenders(settings: Settings, preset: str) -> dict[str, Timed]:
+    """What is timed of a preset, by its name in the table."""
     model = ReCAP(load_encoder(settings.encoder), settings)
     size = settings.encoder.input_px
     pixels = torch.rand(SHOTS, 3, size, size)
     model.remember(model.adapt(torch.cat([model.prefix(p[None]) for p in pixels])))
-    rows = []
+    timed = {}
     if preset == "fast":
-        rows.append(("encoder alone", best(lambda: model.encoder.taps(pixels[:1]), runs)))
-        rows.append((f"scoring, {SHOTS}-shot, side adapters", best(score(model, pixels), runs)))
+        timed[ENCODER] = Timed(lambda: model.encoder.taps(pixels[:1]))
+        timed[f"scoring, {SHOTS}-shot, side adapters"] = Timed(score(model, pixels))
     else:
-        rows.append((f"scoring, {SHOTS}-shot, write-back", best(score(model, pixels), runs)))
+        timed[f"scoring, {SHOTS}-shot, write-back"] = Timed(score(model, pixels))
     count = settings.training.batch_size
     prefix = model.prefix(pixels[:1]).repeat_interleave(count, 0)
     step = training_step(model, prefix)
     name = f"training step, {preset}, batch {count}"
-    rows.append((f"{name}, prefix cached", best(step, runs) / count))
+    timed[f"{name}, prefix cached"] = Timed(step, count)
     if preset == "fast":
-        unmasked = training_step(model, prefix, masks=False)
-        rows.append((f"{name}, no masks", best(unmasked, runs) / count))
+        timed[f"{name}, no masks"] = Timed(training_step(model, prefix, masks=False), count)
         flowing = resolve_settings(
             preset, encoder=settings.encoder.model_dump(), training={"context_gradient": True}
         )
         dense = training_step(ReCAP(model.encoder, flowing), prefix)
-        rows.append((f"{name}, context_gradient", best(dense, runs) / count))
+        timed[f"{name}, context_gradient"] = Timed(dense, count)
     if preset == "paper":
         whole = pixels[:1].repeat_interleave(count, 0)
 
@@ -65,8 +77,8 @@ def measure(settings: Settings, preset: str, runs: int) -> list[tuple[str, float
             model.prefix(whole)
             step()
 
-        rows.append((f"{name}, prefix recomputed", best(recompute, runs) / count))
-    return rows
+        timed[f"{name}, prefix recomputed"] = Timed(recompute, count)
+    return timed
 
 
 def score(model: ReCAP, pixels: torch.Tensor) -> Callable[[], None]:
@@ -96,17 +108,6 @@ def training_step(model: ReCAP, prefix: torch.Tensor, masks: bool = True) -> Cal
         optimiser.zero_grad()
 
     return step
-
-
-def best(run: Callable[[], object], runs: int) -> float:
-    """The fastest of several runs: what the machine can do when it is left alone."""
-    run()
-    times = []
-    for _ in range(runs):
-        start = time.perf_counter()
-        run()
-        times.append(time.perf_counter() - start)
-    return min(times)
 
 
 if __name__ == "__main__":

@@ -86,6 +86,22 @@ def test_fixed_supports_do_not_mix_with_draws_by_seed():
         few_shot_table(rows(*fixed[:2], by_seed[2]), 4)
 
 
+def fitted_on(found, *names):
+    cell, content = found
+    return cell, {**content, "support": {"normal": ["valid/good/a.png"], "abnormal": [*names]}}
+
+
+def test_support_sets_of_one_draw_do_not_mix():
+    """valid/ may change between two runs, which no cell's name tells."""
+    old, one, other = result(0), fitted_on(result(1), "b.png"), fitted_on(result(2), "c.png")
+    assert own_table(rows(old, one, fitted_on(result(2), "b.png"))).rows  # older ones do not tell
+    found = r"seeds 1 and 2, differ in support images: b\.png and c\.png\. A mean holds"
+    with pytest.raises(InputError, match=found):
+        own_table(rows(old, one, other))
+    by_seed = [fitted_on(result(seed, draw=seed), f"{seed}.png") for seed in range(2)]
+    assert own_table(rows(*by_seed)).rows
+
+
 def test_zero_shot_sources_do_not_mix():
     one = result(0, 0, sources=(("Liver", "ab"),))
     other = result(1, 0, sources=(("Liver", "ab"), ("Chest", "cd")))
@@ -161,6 +177,35 @@ def test_results_without_excluded_images_say_so():
     assert "ReCAP: measured without the test images that a list names (--exclude)" in told
     assert "ReCAP: measured without" in notes(few_shot_table(rows(result(exclude="ab")), 4))
     assert "--exclude" not in notes(own_table(rows(result())))
+
+
+def test_methods_on_other_test_images_do_not_stand_side_by_side_unsaid():
+    fewer = result(method="nearest")
+    fewer[1]["counts"] = {"normal": 1, "abnormal": 2}
+    mixed = rows(result(), fewer, result(shots=8))
+    told = "BrainMRI K = 4 (ReCAP on 2 abnormal and 2 normal; nearest on 2 abnormal and 1 normal)."
+    for table in (own_table(mixed), few_shot_table(mixed, 4)):
+        assert (
+            f"Not measured on the same test images, so ranks and differences mean little: {told}"
+            in (notes(table))
+        )
+    assert "Not measured on" not in notes(own_table(rows(result(), result(method="nearest"))))
+    pools = [(replace(cell, on="pool"), content) for cell, content in (result(), fewer)]
+    assert "Not measured on" not in notes(own_table(rows(*pools)))
+
+
+def test_methods_of_other_sources_do_not_stand_side_by_side_unsaid():
+    one = result(0, 0, sources=(("Liver", "ab"),))
+    other = result(0, 0, "visualad", sources=(("Liver", "ab"), ("Chest", "cd")))
+    told = "BrainMRI (ReCAP on Liver [ab]; VisualAD on Liver [ab], Chest [cd])."
+    for table in (own_table(rows(one, other)), zero_shot_table(rows(one, other))):
+        assert f"Not fitted on the same sources, so ranks and differences mean little: {told}" in (
+            notes(table)
+        )
+    alike = result(0, 0, "visualad", sources=(("Liver", "ab"),))
+    older = result(0, 0, "visualad")
+    for same in (alike, older):
+        assert "Not fitted on" not in notes(own_table(rows(one, same)))
 
 
 @pytest.mark.parametrize(

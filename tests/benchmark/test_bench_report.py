@@ -95,6 +95,18 @@ def test_it_says_what_was_run(text):
     assert "BrainMRI: In the published support lists, 8 of the 24 abnormal files" in text
 
 
+def test_the_summary_says_which_results_are_on_other_images(tmp_path):
+    grid = {m: [made_cell(m, "Brain", 4, 0)] for m in ("recap", "nearest")}
+    for method, images in (("recap", 40), ("nearest", 30)):
+        write_cell(tmp_path, grid[method][0], images, maps=False)
+    write_experiment(tmp_path, "grid", grid)
+    told = [note.text for note in summary_table(read_runs(tmp_path)).title.notes]
+    said = (
+        "BrainMRI K = 4 (ReCAP on 20 abnormal and 20 normal; nearest on 15 abnormal and 15 normal)"
+    )
+    assert any(said in text for text in told)
+
+
 def test_the_summary_is_the_mean_over_seeds(out):
     runs = read_runs(out)
     table = summary_table(runs)

@@ -254,6 +254,24 @@ def test_sweeps_are_curves(tmp_path, name, variants):
     assert any("Chest" in text for text in said)
 
 
+@pytest.mark.parametrize("value", [None, 0.05])
+def test_one_seed_has_no_deviation_and_no_bar(tmp_path, value):
+    one = {"std": None, "seeds": 1, "value": value}
+    rows = [
+        summary_row("recap", "image_auroc", **one),
+        summary_row("no_memory", "image_auroc", delta=-0.02, **one),
+    ]
+    write_summary_rows(tmp_path, "components", rows)
+    (figure,) = study_figures(tmp_path)
+    said = [text.get_text() for text in texts(figure)]
+    assert not any("±" in text for text in said)
+    assert ("90.0" in said) == (value is None)
+    (panel,) = figure.draw().axes
+    bars = [segment for lines in panel.collections for segment in lines.get_segments()]
+    caps = [line.get_xydata() for line in panel.lines if line.get_marker() in ("|", "_")]
+    assert not any(np.isfinite(ends).all(axis=-1).any() for ends in (*bars, *caps) if ends.size)
+
+
 def test_a_damaged_summary_is_named(tmp_path):
     write_summary_rows(tmp_path, "sweep-eta", [{"metric": "image_auroc"}])
     with pytest.raises(InputError, match=r"sweep-eta-summary\.json: is damaged"):

@@ -132,11 +132,20 @@ def test_caveats_find_their_place():
 
 
 def test_a_test_split_of_another_size_is_said():
-    paper = TestSplit("HIS", 1000, 1000, "")
+    paper = TestSplit("HIS", 1000, 1000, "half of each class")
     assert split_note("HIS", [(1000, 1000)], paper) == ()
     assert split_note("HIS", [], paper) == ()
     assert split_note("Other", [(3, 4)], None) == ()
     (note,) = split_note("HIS", [(60, 40), (60, 40), (1000, 1000)], paper)
     assert note.key == "own-split-HIS"
     assert "60 abnormal and 40 normal" in note.text
-    assert "1000 and 1000" in note.text
+    assert "1000 and 1000 (half of each class). They describe" in note.text
+
+
+def test_counts_that_are_inferred_are_said_to_be():
+    inferred = {"Chest": "inferred", "HIS": "taken as half of each class"}
+    assert all(words in load_splits()[name].source for name, words in inferred.items())
+    (bounds,) = [caveat for caveat in CAVEATS if caveat.key == "auroc-is-the-target"]
+    assert "The class counts of Chest and HIS, on which the bounds depend, are inferred" in (
+        bounds.text
+    )

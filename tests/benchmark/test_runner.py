@@ -147,6 +147,22 @@ def test_results_on_other_test_images_are_not_taken_for_done(cells, domains, fin
         run_cells(cells, others, finished)
 
 
+def test_results_of_another_support_set_are_not_taken_for_done(settings, tmp_path):
+    (domain,) = write_phantoms(tmp_path, pool=3, test=2, size_px=70, domains=["Brain"])
+    cells = plan_cells({"nearest": settings}, ["Brain"], [2], [0, 1])
+    assert run_cells(cells[:1], [domain], tmp_path / "out", share_heads=True) == {}
+    (result,) = contents(tmp_path / "out")
+    drawn = draw_support(domain, 2).normal
+    paths = [f"valid/good/img/{sample.path.name}" for sample in drawn]
+    assert result["support"] == {"normal": paths, "abnormal": []}
+    drawn[0].path.unlink()
+    with pytest.raises(InputError, match=f"fitted on a support set .*: {paths[0]} is not in today"):
+        run_cells(cells, [domain], tmp_path / "out")
+    result_file(tmp_path / "out", cells[0]).unlink()
+    failed = run_cells(cells[:1], [domain], tmp_path / "out", share_heads=True)
+    assert "was fitted on other support images than the pool gives now" in failed[cells[0].name]
+
+
 def test_cells_on_pools_never_read_the_test_split(settings, tmp_path):
     """It is not even there."""
     domains = write_phantoms(tmp_path, pool=5, test=1, size_px=70, domains=["Brain", "Chest"])

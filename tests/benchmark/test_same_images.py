@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from recap.benchmark.same_images import refuse_other_images
+from recap.benchmark.same_images import refuse_other_images, refuse_other_supports
 from recap.data import write_phantoms
 from recap.data.exclusions import read_exclusions
 from recap.errors import InputError
@@ -33,6 +33,33 @@ def test_fewer_images_or_other_labels_are_refused(domain):
     turned[1]["images"][0]["abnormal"] = True
     with pytest.raises(InputError, match="on 4 test images, which are not the 4 of"):
         refuse_other_images([turned], [domain], None)
+
+
+def few_shot(support, method="recap", **cell):
+    about = {"dataset": "Brain", "method": method, "shots": 1, "draw": 0, **cell}
+    return Path("cell.json"), {"cell": about, **({"support": support} if support else {})}
+
+
+DRAWN = {
+    "normal": ["valid/good/img/valid_000.png"],
+    "abnormal": ["valid/Ungood/img/valid_000.png"],
+}
+OTHER = {**DRAWN, "normal": ["valid/good/img/gone.png"]}
+
+
+def test_a_support_set_that_is_no_longer_drawn_is_refused(domain):
+    refuse_other_supports([few_shot(DRAWN)], [domain])
+    refuse_other_supports([few_shot({**DRAWN, "abnormal": []}, "nearest")], [domain])
+    with pytest.raises(
+        InputError, match=r"cell\.json: was fitted on .*Brain_AD no longer.*gone\.png"
+    ):
+        refuse_other_supports([few_shot(DRAWN), few_shot(OTHER)], [domain])
+
+
+def test_support_sets_that_need_no_draw_are_left_alone(domain):
+    refuse_other_supports([few_shot(None)], [domain])  # of before they were recorded
+    refuse_other_supports([few_shot(OTHER, supports={"normal": OTHER["normal"]})], [domain])
+    refuse_other_supports([few_shot(OTHER, shots=9)], [domain])  # told by what is still to run
 
 
 def test_what_a_list_leaves_out_is_no_difference(domain, tmp_path):

@@ -7,6 +7,8 @@ import pytest
 from PIL import Image as PillowImage
 
 import recap
+from recap.cli.calibrate import _summary
+from recap.scoring.calibration import calibrate_scores
 
 
 @pytest.fixture
@@ -59,6 +61,15 @@ def test_labelled_images_into_another_bundle(command, own_bundle, folders):
     assert (calibration.fpr, calibration.decided_by) == (0.1, "sensitivity")
     assert calibration.probability is not None
     assert calibration.probability[0] > 0  # higher scores are more likely abnormal
+
+
+def test_intervals_of_few_patients_are_said_to_be_too_narrow():
+    normal, abnormal = [i / 60 for i in range(60)], [0.5 + i / 30 for i in range(30)]
+    told = "are those of independent images; the 60 normal ones show 7 patients only"
+    for patients, said in ((7, True), (60, False), (None, False)):
+        found = calibrate_scores(normal, normal, abnormal, patients=patients)
+        assert (told in " ".join(_summary(found))) is said
+    assert told not in " ".join(_summary(calibrate_scores(normal, normal, patients=7)))
 
 
 def test_scores_then_come_with_decisions_and_regions(command, own_bundle, folders):

@@ -17,6 +17,10 @@ from recap.metrics import (
 )
 
 METRICS = (auroc, average_precision, f1_max)
+# Every third of the 120 images is abnormal.
+ONE_NORMAL = [f"p{i}" if i % 3 == 0 else "one" for i in range(120)]
+ONE_ABNORMAL = ["one" if i % 3 == 0 else f"p{i}" for i in range(120)]
+ONE_OF_EACH_KIND = ["both", "both", *(f"p{i}" if i % 3 == 0 else "normal" for i in range(2, 120))]
 
 
 def cohort(seed, n=120, shift=1.0):
@@ -105,6 +109,14 @@ def test_images_of_one_patient_are_no_further_evidence():
     assert by_image.high - by_image.low < 0.5 * (once.high - once.low)
 
 
+def test_images_without_a_group_stand_for_themselves():
+    missing = [np.nan, None, "", float("nan"), np.float64("nan"), np.nan]
+    for groups in (missing, np.array(missing, object)):
+        assert bootstrap._units(groups, 6).tolist() == list(range(6))
+    assert bootstrap._units(np.array([1, np.nan, 1, np.nan]), 4).tolist() == [0, 1, 0, 2]
+    assert bootstrap._units(["a", np.nan, "a", np.nan], 4).tolist() == [0, 1, 0, 2]
+
+
 def test_seed_and_block_size(monkeypatch):
     scores, labels = cohort(5)
     result = bootstrap_ci(auroc, scores, labels, seed=1)
@@ -170,6 +182,10 @@ def test_many_images_are_quick():
         ({"labels": [0, 1]}, InputError, "one label per score"),
         ({"groups": ["a"]}, InputError, "1 groups for 120 images"),
         ({"groups": ["a"] * 120}, InputError, "nothing to resample"),
+        ({"groups": ["a", "b", "b"] * 40}, InputError, "All normal images belong to 1 group, no"),
+        ({"groups": ONE_NORMAL}, InputError, "All normal images belong to 1 group, no"),
+        ({"groups": ONE_ABNORMAL}, InputError, "All abnormal images belong to 1 group, no"),
+        ({"groups": ONE_OF_EACH_KIND}, InputError, "All normal images belong to 2 groups, no"),
         ({"samples": 0}, SettingsError, "at least 1, not 0"),
         ({"level": 95}, SettingsError, "between 0 and 1, not 95"),
     ],

@@ -278,6 +278,18 @@ def test_ignored_pixels_and_other_regions_are_in_no_finding():
     assert np.count_nonzero(only) == 2
 
 
+def test_pixels_that_tie_with_the_calibration_are_in_no_finding():
+    """A level a hair above a value of the map, as calibrations set it, leaves that value out."""
+    maps = np.full((1, 5, 5), np.float32(0.7))
+    maps[0, 2, 1:4:2] = 0.9
+    level = float(np.nextafter(float(maps[0, 0, 0]), 1.0))
+    regions = find_regions(maps, level)
+    _, findings = find_findings(Case("image", "picture", []), maps, regions, level)
+    assert [finding.voxels for finding in findings] == [1, 1]
+    whole = [replace(regions[0], box_xyxy_px=(0, 0, 5, 5))]
+    assert np.count_nonzero(find_findings(Case("image", "p", []), maps, whole, level)[0]) == 1
+
+
 def test_too_many_regions_leave_the_strongest():
     case = Case("image", "picture", [])
     maps = np.zeros((1, 60, 60), np.float32)

@@ -82,7 +82,11 @@ def test_the_guarantee_in_words():
     assert "At most 5 % of new normal images" in text
     assert "of 7 patients only" in text
     assert "same scanners, sites" in text
-    assert "patients only" not in calibrate_scores(NORMAL, NORMAL, patients=60).guarantee
+    assert "With this very set" not in text  # that interval counts independent images
+    for independent in (60, None):
+        text = calibrate_scores(NORMAL, NORMAL, patients=independent).guarantee
+        assert "patients only" not in text
+        assert "With this very set the rate lies between 1.0 % and 11.5 % (95 %)." in text
 
 
 def test_other_kinds_and_readings_are_not_decided_upon():

@@ -11,6 +11,7 @@ from PIL import Image as PillowImage
 
 from recap.errors import InputError
 from recap.io.case import Case
+from recap.scoring.calibration import calibrate_scores
 from recap.scoring.regions import case_regions, find_regions, ignore_masks, regions_table
 from recap.types import Geometry, Image, Region
 
@@ -78,6 +79,15 @@ def test_a_region_in_numbers(blob):
         peak_xy_px=(12, 5),
         mean=pytest.approx((14 * 0.5 + 0.9) / 15),
     )
+
+
+def test_maps_that_tie_with_the_calibration_show_no_region():
+    """The promise holds with ties: of forty equal normal maps none may show a region."""
+    top = np.float32(0.7)
+    level = calibrate_scores([0.5] * 40, [float(top)] * 40, fpr=0.05).map_level
+    assert find_regions(np.full((4, 4), top), level) == []
+    above = np.full((4, 4), np.nextafter(top, np.float32(1)))
+    assert [region.area_px for region in find_regions(above, level)] == [16]
 
 
 def test_ignored_pixels_are_left_out(blob):

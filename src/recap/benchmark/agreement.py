@@ -5,6 +5,7 @@ from itertools import combinations
 from textwrap import shorten
 from typing import Any, NamedTuple
 
+from recap.benchmark.cell_support import SupportRecord
 from recap.benchmark.experiments import flat_settings
 from recap.config import PeerSettings, Settings, merged
 from recap.errors import InputError
@@ -22,6 +23,8 @@ class Averaged(NamedTuple):
     """As it stands in its file; empty for what is no cell, such as a timing."""
     counts: tuple[int, int] | None = None
     """Abnormal and normal images that it was measured on, where known."""
+    support: SupportRecord | None = None
+    """What it was fitted on, where its file tells; older ones do not."""
 
 
 def refuse_mixed(results: Iterable[Averaged]) -> None:
@@ -34,8 +37,9 @@ def refuse_mixed(results: Iterable[Averaged]) -> None:
             if one.seed == other.seed:
                 _refuse(one, other, f"Two results for {one.place}, seed {one.seed},", True)
         draws = not draws_by_seed([(result.seed, result.cell) for result in group])
-        first, *others = group
-        for other in others:
+        # One that tells its support set, if any does: it shows whether the others' is the same.
+        first = next((result for result in group if result.support), group[0])
+        for other in group:
             if _difference(first, other, draws):
                 seeds = f"seeds {first.seed} and {other.seed}"
                 _refuse(first, other, f"The results for {first.place}, {seeds},", draws)
@@ -64,7 +68,16 @@ def _difference(one: Averaged, other: Averaged, draws: bool) -> str:
         a, b = (side.get(key, "not recorded") for side in (mine, theirs))
         if a != b:
             return f"differ in {key}: {_text(a)} and {_text(b)}."
+    if draws and one.support and other.support and one.support != other.support:
+        only = " and ".join(_alone(*pair) for pair in ((one, other), (other, one)))
+        return f"differ in support images: {only}."
     return ""
+
+
+def _alone(one: Averaged, other: Averaged) -> str:
+    """The support images that the other result was not fitted on."""
+    mine, theirs = ([p for own in (r.support or {}).values() for p in own] for r in (one, other))
+    return shorten(", ".join(p for p in mine if p not in theirs) or "the same, moved", 120)
 
 
 def _identity(result: Averaged, draws: bool) -> dict[str, Any]:

@@ -44,7 +44,8 @@ CAVEATS: tuple[Caveat, ...] = (
         "no ranking of the test split can give: 38 are below the floor of F1-max or above the "
         "ceiling of AP (†), 4 more below the floor of F1-max given the AUROC (‡). Two of the 42 "
         "are ReCAP's own (zero-shot Chest F1-max, 16-shot BrainMRI AP). Take AUROC as the target, "
-        "the other two as a rough guide.",
+        "the other two as a rough guide. The class counts of Chest and HIS, on which the bounds "
+        "depend, are inferred.",
         _ACCURACY,
     ),
     Caveat(
@@ -162,6 +163,6 @@ def split_note(
     ours = " or ".join(f"{abnormal} abnormal and {normal} normal" for abnormal, normal in odd)
     text = (
         f"{dataset}: ours was measured on {ours} test images, the paper's on {split.abnormal} and "
-        f"{split.normal}. They describe different data."
+        f"{split.normal} ({split.source}). They describe different data."
     )
     return (Note(f"own-split-{dataset}", text),)

@@ -51,4 +51,5 @@ def result_cell(label: str, result: dict[str, Any]) -> ResultCell:
         cell=cell,
         fitted_on=result.get("support_images_in_test", 0),  # not in older results
         without_mask=result.get("without_mask", 0),
+        support=result.get("support"),
     )

@@ -9,10 +9,11 @@ from typing import Any
 
 import torch
 
+from recap.benchmark.cell_support import fitted_samples, support_of, support_record
 from recap.benchmark.cells import Cell, write_result
 from recap.benchmark.examples import choose_examples, keep_examples, keep_maps, name_of
 from recap.config import AnySettings, Settings
-from recap.data import Domain, Support, draw_support
+from recap.data import Domain
 from recap.data.exclusions import Exclusions
 from recap.data.supports import held_out_pool, known_patient
 from recap.encoders.memo import TapsMemo
@@ -21,7 +22,7 @@ from recap.errors import InputError, OtherFitError
 from recap.model.recap import ReCAP
 from recap.model.scorer import Output
 from recap.peers.loading import load
-from recap.peers.methods import encoder_for, fit_sources, fit_support, uses_abnormal
+from recap.peers.methods import encoder_for, fit_sources, fit_support
 from recap.scoring.detector import Detector
 from recap.scoring.evaluate import Measured, measure, need_both_classes, shared_with_support
 from recap.training.support import load_support
@@ -43,6 +44,7 @@ def run_cell(
     """
     target = next(domain for domain in domains if domain.name == cell.dataset)
     samples = _measured_images(cell, target, exclude)  # first: without any, no fit is needed
+    support = fitted_samples(support_of(cell, target), cell.method) if cell.shots else []
     encoder = encoder_for(cell.settings)
     if isinstance(encoder, Encoder):
         encoder.memo = TapsMemo(out / "taps")
@@ -51,6 +53,8 @@ def run_cell(
     head = out / "heads" / cell.fit_name
     if share_heads and head.exists():
         detector = _with_settings(load(head, encoder=encoder), cell.settings)
+        if cell.shots:
+            _refuse_other_head(detector, support, head)
     else:
         try:
             detector = _fit(cell, domains, target, encoder, work)
@@ -64,6 +68,8 @@ def run_cell(
     measured = measure(detector, samples, keep_maps=shown)
     scored = time.monotonic()
     result = result_of(detector, samples, measured)
+    if support:
+        result["support"] = support_record(support, target)
     result["seconds"] = {"fit": fitted - started, "score": scored - fitted}
     result["fingerprint"] = detector.card.fingerprint
     result["losses"] = detector.card.losses
@@ -81,22 +87,24 @@ def _fit(
     where = {"domain": target.name, "work_dir": work, "encoder": encoder}
     if cell.shots == 0:
         return fit_sources(leave_one_out(domains, target.name), cell.settings, **where)
-    support = _support(cell, target)
-    samples = [*support.normal, *(support.abnormal if uses_abnormal(cell.method) else ())]
+    samples = fitted_samples(support_of(cell, target), cell.method)
     loaded = load_support(samples, cell.settings.reading)
     return fit_support(loaded, cell.settings, **where)
 
 
-def _support(cell: Cell, target: Domain) -> Support:
-    if cell.supports:
-        return cell.supports.find(target)
-    normal_only = not uses_abnormal(cell.method)
-    return draw_support(target, cell.shots, cell.draw, normal_only=normal_only)
+def _refuse_other_head(detector: Detector, support: Sequence[Sample], head: Path) -> None:
+    """A kept head may be older than what the pool has now."""
+    then = [(record["name"], record["label"]) for record in detector.card.support]
+    if then != [(sample.path.name, CLASSES[sample.abnormal]) for sample in support]:
+        raise InputError(
+            f"{head}: was fitted on other support images than the pool gives now. Choose another "
+            "--out; or remove this folder to fit again."
+        )
 
 
 def _measured_images(cell: Cell, target: Domain, exclude: Exclusions | None) -> list[Sample]:
     if cell.on == "pool":
-        support = _support(cell, target) if cell.shots else None
+        support = support_of(cell, target) if cell.shots else None
         left = held_out_pool(target, support)
         if len({sample.abnormal for sample in left}) < 2:
             raise InputError(

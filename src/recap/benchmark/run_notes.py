@@ -1,12 +1,13 @@
 """What our numbers are of, as footnotes: the encoder, the preset, the supports and the sources."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from recap.benchmark.agreement import draws_by_seed
 from recap.benchmark.caveats import Note, caveats_by_dataset
 from recap.benchmark.changed_settings import changed_settings
+from recap.benchmark.side_by_side import differing
 from recap.data.benchmark import PAPER_NAMES
 
 
@@ -21,6 +22,8 @@ class Shown(NamedTuple):
     """Images among those it was measured on that it was fitted on, byte for byte."""
     without_mask: int = 0
     """Abnormal images that its pixel metrics leave out: others have a mask, theirs is not known."""
+    counts: tuple[int, int] | None = None
+    """Abnormal and normal images that it was measured on, where known."""
 
 
 def own_notes(results: Iterable[Shown], variants: bool = False) -> tuple[Note, ...]:
@@ -76,6 +79,16 @@ def run_notes(
             "excluded",
             "{}: measured without the test images that a list names (--exclude).",
             _named(result for result in shown if result.cell.get("exclude")),
+        ),
+        _about(
+            "unlike-test-images",
+            "Not measured on the same test images, so ranks and differences mean little: {}.",
+            differing(_test_images(shown)),
+        ),
+        _about(
+            "unlike-sources",
+            "Not fitted on the same sources, so ranks and differences mean little: {}.",
+            differing(_sources(shown)),
         ),
         _about(
             "without-mask",
@@ -142,6 +155,24 @@ def _methods_with_own_draws(shown: Sequence[Shown]) -> str:
     return _named(
         own[0] for own in groups.values() if draws_by_seed([(r.seed, r.cell) for r in own])
     )
+
+
+def _test_images(shown: Iterable[Shown]) -> Iterator[tuple[str, str, str]]:
+    """Where, by what and on how many images was measured; every draw leaves others of a pool."""
+    for result in shown:
+        if result.counts and result.cell.get("on", "test") == "test":
+            shots = result.cell["shots"]
+            place = f"{_paper_name(result.dataset)} {f'K = {shots}' if shots else 'zero-shot'}"
+            yield place, result.method, "{} abnormal and {} normal".format(*result.counts)
+
+
+def _sources(shown: Iterable[Shown]) -> Iterator[tuple[str, str, str]]:
+    """Where and by what was learned from which sources; older results do not tell."""
+    for result in shown:
+        sources = result.cell.get("sources")
+        if sources:
+            files = ", ".join(f"{name} [{digest}]" for name, digest in sources.items())
+            yield _paper_name(result.dataset), result.method, files
 
 
 def _learns_from_test(cell: Mapping[str, Any]) -> bool:

@@ -2,14 +2,14 @@
 
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from recap.benchmark.cells import Cell, is_done, result_file
 from recap.benchmark.engines import Job, run_here, run_in_processes
-from recap.benchmark.same_images import refuse_other_images
+from recap.benchmark.same_images import refuse_other_images, refuse_other_supports
 from recap.benchmark.sources import with_sources
 from recap.benchmark.watch import Outcome, Watcher, silent
 from recap.data import Domain
@@ -38,7 +38,8 @@ def run_cells(
     run = _engine(engine, jobs, ray_address)
     cells = with_sources(cells, domains)
     done = [cell for cell in cells if is_done(out, cell)]
-    refuse_other_images(((result_file(out, c), _result(out, c)) for c in done), domains, exclude)
+    refuse_other_images(_kept(out, done), domains, exclude)
+    refuse_other_supports(_kept(out, done), domains)
     present = [_outcome(out, cell) for cell in done]
     there = {outcome.cell.name for outcome in present}
     missing = [cell for cell in cells if cell.name not in there]
@@ -132,6 +133,10 @@ class _Desk:
 
 def _outcome(out: Path, cell: Cell) -> Outcome:
     return Outcome(cell, _result(out, cell)["metrics"].get("image_auroc"))
+
+
+def _kept(out: Path, cells: Sequence[Cell]) -> Iterator[tuple[Path, dict[str, Any]]]:
+    return ((result_file(out, cell), _result(out, cell)) for cell in cells)
 
 
 def _result(out: Path, cell: Cell) -> dict[str, Any]:

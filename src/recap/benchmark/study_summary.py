@@ -94,6 +94,7 @@ def _notes(dataset: str, variants: Mapping[str, Runs], of_study: bool) -> list[l
             run["cell"],
             run.get("support_images_in_test", 0),
             run.get("without_mask", 0),
+            _counts(run),
         )
         for label, runs in variants.items()
         for seed, run in runs.items()
@@ -113,10 +114,15 @@ def _by_place(results: Sequence[Labelled]) -> dict[tuple[str, int], dict[str, di
 
 
 def _averaged(label: str, result: Mapping[str, Any]) -> Averaged:
-    cell, labels = result["cell"], [row["abnormal"] for row in result["images"]]
+    cell, support = result["cell"], result.get("support")
     place = f"{label} on {cell['dataset']}, {cell['shots']} shots"
-    counts = (sum(labels), len(labels) - sum(labels))
-    return Averaged(place, cell["settings"]["seed"], cell, counts)
+    return Averaged(place, cell["settings"]["seed"], cell, _counts(result), support)
+
+
+def _counts(result: Mapping[str, Any]) -> tuple[int, int]:
+    """Abnormal and normal images."""
+    labels = [row["abnormal"] for row in result["images"]]
+    return sum(labels), len(labels) - sum(labels)
 
 
 def _numbers(
@@ -156,8 +162,8 @@ def _difference(runs: Runs, others: Runs, metric: str) -> dict[str, float | None
 def compare(pairs: Sequence[tuple[dict[str, Any], dict[str, Any]]]) -> Comparison | None:
     """Image AUROC of some runs against others on the same images, averaged over the pairs.
 
-    None where nothing can be resampled, as with one patient of each kind, or where every draw
-    leaves other images of a pool to be measured on.
+    None where nothing can be resampled, as where one patient has all normal images, or where
+    every draw leaves other images of a pool to be measured on.
     """
     images = _images(pairs[0][0])
     for mine, theirs in pairs:

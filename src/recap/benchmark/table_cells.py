@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from recap.benchmark.agreement import Averaged, refuse_mixed
 from recap.benchmark.caveats import Note, split_note
+from recap.benchmark.cell_support import SupportRecord
 from recap.benchmark.possible import Violation, find_violations
 from recap.benchmark.published import (
     DATASETS,
@@ -49,7 +50,8 @@ class ResultCell:
     that is missing, None or NaN shows as a dash. For speed they are those of `efficiency_table`.
     `counts` are the abnormal and normal test images, where known; `fitted_on` of them are support
     images, and `without_mask` of the abnormal ones have no mask though others do. `cell` is what
-    was run, as it stands in the result's file; a timing has none.
+    was run, as it stands in the result's file; a timing has none. `support` is what it was fitted
+    on, where the file tells.
     """
 
     method: str
@@ -62,6 +64,7 @@ class ResultCell:
     cell: Mapping[str, Any] = field(default_factory=dict)
     fitted_on: int = 0
     without_mask: int = 0
+    support: SupportRecord | None = None
 
 
 class Key(NamedTuple):
@@ -134,7 +137,15 @@ class CellSource:
 
     def _shown(self) -> list[Shown]:
         return [
-            Shown(run.method, run.dataset, run.seed, run.cell, run.fitted_on, run.without_mask)
+            Shown(
+                run.method,
+                run.dataset,
+                run.seed,
+                run.cell,
+                run.fitted_on,
+                run.without_mask,
+                run.counts,
+            )
             for run in self.runs
         ]
 
@@ -197,7 +208,7 @@ def _averaged(result: ResultCell) -> Averaged:
     px = result.metrics.get("input_px")
     size = f" at {px:g} px" if px else ""
     where = f"{result.method}{encoder}{size} on {result.dataset or 'speed'}, {result.shots} shots"
-    return Averaged(where, result.seed, result.cell, result.counts)
+    return Averaged(where, result.seed, result.cell, result.counts, result.support)
 
 
 def _ours(results: Iterable[ResultCell]) -> dict[Key, list[float]]:

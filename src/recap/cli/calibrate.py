@@ -140,6 +140,7 @@ def _stale_graphs(bundle: Path, calibration: "Calibration") -> list[str]:
 
 def _summary(calibration: "Calibration") -> list[str]:
     from recap.scoring.conformal import percent
+    from recap.words import counted
 
     n, diseased = len(calibration.normal_scores), len(calibration.abnormal_scores or ())
     lines = [f"Normal: {n}   abnormal: {diseased}   kind: {calibration.kind}"]
@@ -155,6 +156,11 @@ def _summary(calibration: "Calibration") -> list[str]:
             )
         )
         lines.append(f"{point.name + mark:<12} {point.threshold:>9.4g}  {rates}")
+    if calibration.operating_points and calibration.repeats_patients:
+        lines.append(
+            f"The 95 % intervals are those of independent images; the {n} normal ones show "
+            f"{counted(calibration.patients or 0, 'patient')} only, so they are too narrow."
+        )
     lines += [
         f"Rule: {calibration.rule}.",
         f"Regions: where the map reaches {calibration.map_level:.4g}, as at most "

@@ -16,6 +16,7 @@ from recap.metrics.curve import DoubleArray, IntArray, first_of_each
 from recap.metrics.functional import auroc, average_precision, f1_max
 from recap.metrics.inputs import both_classes
 from recap.types import BoolArray
+from recap.words import counted
 
 Metric = Callable[[Any, Any], float]
 Groups = Sequence[object] | NDArray[Any]
@@ -53,7 +54,7 @@ def bootstrap_ci(
 ) -> Interval:
     """Percentile interval of a metric; `groups` names the patient of each image.
 
-    An image whose group is empty or None stands for itself.
+    An image whose group is empty, None or NaN stands for itself.
     """
     values, positive = both_classes(scores, labels)
     resampled = _resampled(metric, [values], positive, groups, samples, seed)[0]
@@ -119,9 +120,14 @@ def _units(groups: Groups | None, n_images: int) -> IntArray:
         return np.arange(n_images)
     if len(groups) != n_images:
         raise InputError(f"There are {len(groups)} groups for {n_images} images. Give one each.")
-    names = [(0, i) if g is None or g == "" else (1, g) for i, g in enumerate(groups)]
+    names = [(0, i) if _is_missing(g) else (1, g) for i, g in enumerate(groups)]
     numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
     return np.array([numbers[name] for name in names])
+
+
+def _is_missing(group: object) -> bool:
+    """None, empty, or what tables have where nothing stands: NaN, which differs from itself."""
+    return group is None or group == "" or bool(group != group)
 
 
 def _draw(units: IntArray, positive: BoolArray, samples: int, seed: int) -> Iterator[IntArray]:
@@ -131,11 +137,7 @@ def _draw(units: IntArray, positive: BoolArray, samples: int, seed: int) -> Iter
     has_abnormal = np.bincount(units, positive, n_units) > 0
     has_normal = np.bincount(units, ~positive, n_units) > 0
     kinds = 2 * has_abnormal + has_normal
-    if np.bincount(kinds).max() == 1:
-        raise InputError(
-            f"All images belong to {n_units} group(s), no two of the same kind: there is nothing "
-            "to resample. Add patients, or leave the groups out."
-        )
+    _refuse_what_never_varies(kinds)
     rows = max(1, BLOCK_VALUES // units.size)
     for start in range(0, samples, rows):
         n = min(rows, samples - start)
@@ -146,6 +148,21 @@ def _draw(units: IntArray, positive: BoolArray, samples: int, seed: int) -> Iter
             picks += np.arange(n)[:, None] * members.size
             drawn[:, members] = np.bincount(picks.ravel(), minlength=picks.size).reshape(n, -1)
         yield drawn[:, units]
+
+
+def _refuse_what_never_varies(kinds: IntArray) -> None:
+    """Both classes need two units that can stand for each other.
+
+    A class that is the same in every resample seems to be known exactly, and the interval is far
+    too narrow.
+    """
+    n_normal, n_abnormal, n_both = np.bincount(kinds, minlength=4)[1:]
+    for name, alone in (("normal", n_normal), ("abnormal", n_abnormal)):
+        if max(alone, n_both) < 2:
+            raise InputError(
+                f"All {name} images belong to {counted(int(alone + n_both), 'group')}, no two of "
+                "the same kind: there is nothing to resample. Add images of other patients."
+            )
 
 
 def _counts(

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from scipy import ndimage
 
 from recap.io.case import Case
+from recap.scoring.regions import reaches
 from recap.types import BoolArray, FloatArray, Region
 
 Labels = NDArray[np.uint16]
@@ -69,7 +70,7 @@ def _region_mask(map: FloatArray, region: Region, level: float | None) -> BoolAr
     if level is None:
         return np.ones(map.shape, np.bool_)
     left, top = region.box_xyxy_px[:2]
-    parts, _ = ndimage.label(map >= level, np.ones((3, 3)))
+    parts, _ = ndimage.label(reaches(map, level), np.ones((3, 3)))
     peak = parts[region.peak_xy_px[1] - top, region.peak_xy_px[0] - left]
     found: BoolArray = (parts == peak) & (parts > 0)
     return found

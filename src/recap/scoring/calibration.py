@@ -95,13 +95,23 @@ class Calibration(Section):
                 "prototypes were trained on these images, and the true rate of false positives "
                 "may be higher. `recap calibrate` with other normal images gives a guarantee."
             )
-        low, high = rate_interval(n, self.fpr)
-        return (
+        promise = (
             f"At most {rate} of new normal {self._things} are called abnormal by the rate rule, "
             "on average over calibration sets, if they come from the same scanners, sites and "
-            f"kinds of patients as these {n}{self._people}. With this very set the rate lies "
-            f"between {100 * low:.1f} % and {100 * high:.1f} % (95 %)."
+            f"kinds of patients as these {n}{self._people}."
         )
+        if self.repeats_patients:  # the interval is one of independent images
+            return promise
+        low, high = rate_interval(n, self.fpr)
+        return (
+            f"{promise} With this very set the rate lies between {100 * low:.1f} % and "
+            f"{100 * high:.1f} % (95 %)."
+        )
+
+    @property
+    def repeats_patients(self) -> bool:
+        """Whether some normal images are known to show one patient."""
+        return self.patients is not None and self.patients < len(self.normal_scores)
 
     def why_not(self, kind: CaseKind, reading: ReadingSettings) -> str:
         """Why a score cannot be decided upon; empty if it can."""
@@ -141,7 +151,7 @@ class Calibration(Section):
 
     @property
     def _people(self) -> str:
-        if self.patients is None or self.patients == len(self.normal_scores):
+        if self.patients is None or not self.repeats_patients:
             return ""
         return (
             f" (of {counted(self.patients, 'patient')} only: {self._things} of one patient are "

@@ -36,11 +36,21 @@ def find_regions(
     marked = None if ignore is None else np.broadcast_to(ignore, stack.shape)
     found: list[Region] = []
     for number, plane in enumerate(stack):
-        above = plane >= level  # never true for NaN
+        above = reaches(plane, level)
         if marked is not None:
             above &= ~marked[number]
         found += _regions_of(plane, above, number, px_per_value, spacing_mm)
     return sorted(found, key=lambda region: -region.peak)
+
+
+def reaches(map: FloatArray, level: float) -> BoolArray:
+    """Where a map is at least at the level; NaN never is.
+
+    A calibrated level lies a hair above a value of some map. As a plain number NumPy would round
+    it to the map's own float32, which is that value again.
+    """
+    above: BoolArray = map >= np.float64(level)
+    return above
 
 
 def case_regions(

@@ -15,4 +15,5 @@ def figure_notes(runs: Iterable[Run], variants: bool = False) -> tuple[str, ...]
 def shown_run(run: Run) -> Shown:
     """A run under the names that figures and the report use."""
     name = method_name(run.method)
-    return Shown(name, run.dataset, run.seed, run.cell, run.fitted_on, run.without_mask)
+    about = (run.fitted_on, run.without_mask, run.counts)
+    return Shown(name, run.dataset, run.seed, run.cell, *about)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from recap.benchmark.agreement import Averaged, refuse_mixed
+from recap.benchmark.cell_support import SupportRecord
 from recap.benchmark.cells import refusing_damage
 from recap.benchmark.experiments import FOLDER, GRID, definition, with_presets
 from recap.errors import InputError
@@ -34,6 +35,7 @@ class Run:
     versions: Mapping[str, str]
     fitted_on: int = 0
     without_mask: int = 0
+    support: SupportRecord | None = None
 
     @property
     def dataset(self) -> str:
@@ -44,6 +46,11 @@ class Run:
     def shots(self) -> int:
         """Support images of each class; 0 is zero-shot."""
         return int(self.cell["shots"])
+
+    @property
+    def counts(self) -> tuple[int, int]:
+        """Abnormal and normal images that it was measured on."""
+        return int(self.abnormal.sum()), int((~self.abnormal).sum())
 
     @property
     def seed(self) -> int:
@@ -75,6 +82,7 @@ def _run(file: Path, content: Mapping[str, Any]) -> Run:
         versions=content.get("versions", {}),
         fitted_on=content.get("support_images_in_test", 0),
         without_mask=content.get("without_mask", 0),
+        support=content.get("support"),
     )
 
 
@@ -100,8 +108,7 @@ def read_runs(out: Path) -> list[Run]:
 
 def _averaged(run: Run) -> Averaged:
     place = f"{run.method} on {run.dataset}, {run.shots} shots"
-    counts = (int(run.abnormal.sum()), int((~run.abnormal).sum()))
-    return Averaged(place, run.seed, run.cell, counts)
+    return Averaged(place, run.seed, run.cell, run.counts, run.support)
 
 
 def read_variants(out: Path, experiment: str) -> dict[str, list[Run]]:

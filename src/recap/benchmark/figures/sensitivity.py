@@ -1,11 +1,14 @@
 """Sensitivity curves and ablations, from the summaries of `recap bench sweep` and `ablate`."""
 
 import json
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from recap.benchmark.cells import refusing_damage
 from recap.benchmark.experiments import FOLDER
@@ -64,7 +67,8 @@ class Entry:
     shots: int
     metric: str
     mean: float
-    std: float
+    std: float | None
+    """Over the seeds; one seed has none."""
     seeds: int
     reference: bool
     delta: float | None
@@ -125,7 +129,7 @@ def _entry(row: dict[str, Any]) -> Entry:
         shots=int(row["shots"]),
         metric=str(row["metric"]),
         mean=100 * row["mean"],
-        std=100 * (row["std"] or 0.0),
+        std=None if row["std"] is None else 100 * row["std"],
         seeds=int(row["seeds"]),
         reference=variant == row.get("reference"),
         delta=None if delta is None else 100 * delta,
@@ -171,7 +175,8 @@ def _curve(panel: Any, entries: Sequence[Entry], style: int) -> Any:
     return panel.errorbar(
         [entry.value for entry in rising],
         [entry.mean for entry in rising],
-        yerr=[entry.std for entry in rising],
+        # What is NaN is not drawn.
+        yerr=[math.nan if entry.std is None else entry.std for entry in rising],
         color=COLOURS[style % len(COLOURS)],
         marker=MARKERS[style % len(MARKERS)],
         linestyle=LINES[style % len(LINES)],
@@ -216,8 +221,7 @@ def _dots_panel(
     beside = blended(panel.transAxes, panel.transData)
     for y, variant in enumerate(variants):
         entry = entries.get(variant)
-        text = "–" if entry is None else f"{entry.mean:.1f} ± {entry.std:.1f}"
-        panel.text(1.02, y, text, transform=beside, va="center", fontsize=7)
+        panel.text(1.02, y, _auroc(entry), transform=beside, va="center", fontsize=7)
         if entry is not None:
             _dot(panel, y, entry)
     panel.text(1.02, -0.72, "AUROC (%)", transform=beside, fontsize=7, color="#595959")
@@ -230,19 +234,25 @@ def _dots_panel(
     panel.grid(True, axis="both")
 
 
+def _auroc(entry: Entry | None) -> str:
+    if entry is None:
+        return "–"
+    return f"{entry.mean:.1f}" + ("" if entry.std is None else f" ± {entry.std:.1f}")
+
+
 def _dot(panel: Any, y: int, entry: Entry) -> None:
     if entry.reference:
         panel.plot([0], [y], color="black", marker="D", ls="")
     if entry.delta is None or entry.reference:
         return
-    low, high = entry.interval or (entry.delta, entry.delta)
+    low, high = entry.interval or (math.nan, math.nan)  # not drawn
     colour, marker = (COLOURS[0], "o") if entry.resampled else ("#595959", "s")
     sure = entry.resampled and (low > 0 or high < 0)
     panel.errorbar(
         [entry.delta],
         [y],
         # A percentile interval need not hold the estimate itself.
-        xerr=[[max(0.0, entry.delta - low)], [max(0.0, high - entry.delta)]],
+        xerr=np.maximum([[entry.delta - low], [high - entry.delta]], 0),
         color=colour,
         marker=marker,
         markerfacecolor=colour if sure else "white",

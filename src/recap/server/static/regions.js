@@ -3,7 +3,6 @@
 /** Label pixels at or above the level; regions smaller than `minArea` are left out. */
 export function findRegions(map, level, { image = 0, minArea = 1, mm2PerPx = null } = {}) {
   const { data, width, height } = map;
-  level = Math.fround(level); // the server compares in float32
   const labels = new Int32Array(width * height);
   const stack = new Int32Array(width * height);
   const regions = [];
