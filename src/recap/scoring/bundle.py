@@ -148,6 +148,11 @@ def read_card(folder: Path) -> Card:
         raise BundleError(f"{path} is damaged ({_first(error)}). Copy the bundle again.") from error
 
 
+def is_of_fit(folder: Path, fingerprint: str) -> bool:
+    """Whether a bundle lies there that comes from the fit with this fingerprint."""
+    return (folder / CARD).is_file() and read_card(folder).fingerprint == fingerprint
+
+
 def _first(error: Exception) -> str:
     """What is wrong in a few words: of several wrong fields, the first."""
     if not isinstance(error, ValidationError):

@@ -21,7 +21,7 @@ from recap.model.join import join_heads
 from recap.model.recap import ReCAP
 from recap.model.scorer import Output, Scorer
 from recap.scoring.arrays import Runtime, as_output
-from recap.scoring.bundle import Card, read_card, read_tensors, write_bundle
+from recap.scoring.bundle import Card, is_of_fit, read_card, read_tensors, write_bundle
 from recap.scoring.calibration import Calibration
 from recap.scoring.domain_guard import DESCRIPTORS, nearest
 from recap.types import CLASSES, Decision, FloatArray, Image, Prediction
@@ -181,13 +181,17 @@ class Detector:
     ) -> None:
         """Save as one folder; an existing bundle there is replaced.
 
-        What else than a detector lies in the bundle `keep` is carried over. `thumbnails` are small
-        pictures (PNG) of support images by their number in the card.
+        What else lies in the bundle `keep` is carried over: exported graphs, small pictures. By
+        default that is the bundle at `path`, if it is of the same fit, as after calibrating.
+        `thumbnails` are small pictures (PNG) of support images by their number in the card; where
+        they are given, be it none, the bundle is new, and only what lies in `keep` is carried over.
         """
         tensors = head_tensors(self.model)
         if self.descriptors is not None:
             tensors[DESCRIPTORS] = torch.from_numpy(np.ascontiguousarray(self.descriptors))
         kept = Path(keep) if keep is not None else None
+        if kept is None and thumbnails is None and is_of_fit(Path(path), self.card.fingerprint):
+            kept = Path(path)
         write_bundle(Path(path), self.card, tensors, kept, thumbnails)
 
 
