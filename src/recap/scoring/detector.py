@@ -84,7 +84,7 @@ class Detector:
         refuse_one_image(images, "score_batch")
         pending: list[Image] = []
         for image in images:
-            pending.append(as_image(image, self.card.settings.reading))
+            pending.append(as_image(image, self.card.reading))
             if len(pending) == batch_size:
                 yield from self._score(pending)
                 pending = []
@@ -96,7 +96,7 @@ class Detector:
         from recap.io import open_file
         from recap.scoring.cases import score_case
 
-        return score_case(self, open_file(path, self.card.settings.reading))
+        return score_case(self, open_file(path, self.card.reading))
 
     def calibrated(
         self, calibration: Calibration, descriptors: FloatArray | None = None
@@ -127,7 +127,7 @@ class Detector:
         """Why scores of this kind are not decided upon; empty if they are."""
         if self.card.calibration is None:
             return "no decision: not calibrated; run recap calibrate"
-        return self.card.calibration.why_not(kind, reading or self.card.settings.reading)
+        return self.card.calibration.why_not(kind, reading or self.card.reading)
 
     def raw_output(self, images: list[Image]) -> Output:
         """The model's output in the input's frame (S × S), for metrics at that size."""
