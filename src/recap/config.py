@@ -224,9 +224,18 @@ def settings_from_dict(tree: Mapping[str, Any]) -> Settings:
 SectionT = TypeVar("SectionT", bound=Section)
 
 
-def validated(section: type[SectionT], tree: Mapping[str, Any], prefix: str = "") -> SectionT:
+def validated(
+    section: type[SectionT],
+    tree: Mapping[str, Any],
+    prefix: str = "",
+    listed_by: str = "recap info --settings",
+) -> SectionT:
     """Any group of settings from a nested dictionary, with errors that a user can act on."""
-    _refuse_unknown(tree, section, prefix, setting_names(section, prefix))
+    unknown = _first_unknown(tree, section, prefix)
+    if unknown is not None:
+        raise SettingsError(
+            _unknown_key_message(unknown, setting_names(section, prefix), listed_by)
+        )
     try:
         return section.model_validate(tree)
     except ValidationError as error:
@@ -277,15 +286,17 @@ def _merge(tree: dict[str, Any], layer: Mapping[str, Any]) -> None:
             tree[key] = json.loads(json.dumps(value)) if isinstance(value, Mapping) else value
 
 
-def _refuse_unknown(
-    tree: Mapping[str, Any], section: type[BaseModel], prefix: str, names: list[str]
-) -> None:
+def _first_unknown(tree: Mapping[str, Any], section: type[BaseModel], prefix: str) -> str | None:
+    """The first key, with dots, that no setting has."""
     for key, value in tree.items():
         if key not in section.model_fields:
-            raise SettingsError(_unknown_key_message(f"{prefix}{key}", names))
+            return f"{prefix}{key}"
         kind = section.model_fields[key].annotation
         if isinstance(kind, type) and issubclass(kind, BaseModel) and isinstance(value, Mapping):
-            _refuse_unknown(value, kind, f"{prefix}{key}.", names)
+            unknown = _first_unknown(value, kind, f"{prefix}{key}.")
+            if unknown is not None:
+                return unknown
+    return None
 
 
 def setting_names(section: type[BaseModel] = Settings, prefix: str = "") -> list[str]:
@@ -300,9 +311,9 @@ def setting_names(section: type[BaseModel] = Settings, prefix: str = "") -> list
     return names
 
 
-def _unknown_key_message(key: str, names: list[str]) -> str:
+def _unknown_key_message(key: str, names: list[str], listed_by: str) -> str:
     # Somebody who forgot the section still means the key.
     same_leaf = [name for name in names if name.rsplit(".", 1)[-1] == key.rsplit(".", 1)[-1]]
     near = same_leaf or difflib.get_close_matches(key, names, n=1, cutoff=0.4)
     hint = f" Did you mean '{near[0]}'?" if near else ""
-    return f"Unknown setting '{key}'.{hint} `recap info --settings` lists them all."
+    return f"Unknown setting '{key}'.{hint} `{listed_by}` lists them all."

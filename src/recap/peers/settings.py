@@ -36,6 +36,7 @@ def resolve_peer(
         values,
     ]
     tree = merged([{"method": peer.name, "preset": preset}, *layers])
-    settings = validated(PeerSettings, tree)
-    options = validated(module.Options, settings.options, "options.")
+    listed_by = f"recap info --settings --method {peer.name}"
+    settings = validated(PeerSettings, tree, listed_by=listed_by)
+    options = validated(module.Options, settings.options, "options.", listed_by)
     return settings.model_copy(update={"options": options.model_dump(mode="json")})
