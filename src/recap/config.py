@@ -3,7 +3,7 @@
 import difflib
 import json
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -207,13 +207,23 @@ def resolve_settings(
     A preset that is named here wins over one named in the file.
     """
     layers = [read_toml(config) if config else {}, *map(parse_override, overrides), values]
-    if preset is None:
-        named = [layer["preset"] for layer in layers if "preset" in layer]
-        preset = named[-1] if named else DEFAULT_PRESET
-    layers = [{k: v for k, v in layer.items() if k != "preset"} for layer in layers]
+    preset, layers = take_preset(preset, layers, DEFAULT_PRESET)
     if not isinstance(preset, str) or preset not in PRESETS:
         raise SettingsError(f"Unknown preset '{preset}'. Choose from: {', '.join(PRESETS)}.")
     return settings_from_dict(merged([{"preset": preset}, PRESETS[preset], *layers]))
+
+
+def take_preset(
+    preset: str | None, layers: Sequence[Mapping[str, Any]], default: str
+) -> tuple[Any, list[dict[str, Any]]]:
+    """The preset that counts, and the layers without it: as a mere name it would change nothing.
+
+    One that is given wins; else the last that a layer names; else the default.
+    """
+    if preset is None:
+        named = [layer["preset"] for layer in layers if "preset" in layer]
+        preset = named[-1] if named else default
+    return preset, [{k: v for k, v in layer.items() if k != "preset"} for layer in layers]
 
 
 def settings_from_dict(tree: Mapping[str, Any]) -> Settings:

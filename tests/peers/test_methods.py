@@ -52,6 +52,22 @@ def test_what_a_method_fixes_cannot_be_set_otherwise(method, setting, other, tmp
     assert resolve_method(method, overrides=[f"{setting}={same}"]) == own
 
 
+def test_a_preset_in_a_file_or_among_the_settings_is_a_preset(tmp_path):
+    official = resolve_method("mvfa", "official")
+    (tmp_path / "s.toml").write_text('preset = "official"\n')
+    assert resolve_method("mvfa", config=tmp_path / "s.toml") == official
+    assert resolve_method("mvfa", overrides=["preset=equal", "preset=official"]) == official
+    assert resolve_method("mvfa", "equal", overrides=["preset=official"]) == resolve_method("mvfa")
+    with pytest.raises(SettingsError, match="preset 'fast' of mvfa"):
+        resolve_method("mvfa", overrides=["preset=fast"])
+
+
+def test_a_setting_cannot_name_another_method():
+    assert resolve_method("mvfa", overrides=["method=mvfa"]) == resolve_method("mvfa")
+    with pytest.raises(SettingsError, match="method = 'dra', but the method asked for is 'mvfa'"):
+        resolve_method("mvfa", overrides=["method=dra"])
+
+
 def test_wrong_names_are_named():
     with pytest.raises(SettingsError, match=r"'patch-core'.*Did you mean 'patchcore'"):
         resolve_method("patch-core")
