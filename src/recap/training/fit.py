@@ -2,7 +2,8 @@
 
 from pathlib import Path
 
-from recap.config import DEFAULT_PRESET, Settings, resolve_settings
+from recap.config import Settings, resolve_settings
+from recap.errors import SettingsError
 from recap.progress import Progress, silent
 from recap.scoring.detector import Detector
 from recap.training.support import Masks, Pictures, gather_support
@@ -13,8 +14,8 @@ def fit(
     abnormal: Pictures | None = None,
     masks: Masks | None = None,
     *,
-    preset: str = DEFAULT_PRESET,
-    seed: int = 0,
+    preset: str | None = None,
+    seed: int | None = None,
     settings: Settings | None = None,
     work_dir: str | Path | None = None,
     device: str = "auto",
@@ -29,16 +30,24 @@ def fit(
             normal images, whose tokens made-up lesions adapt (`training.made_up_lesions`).
         masks: lesion masks: a folder with files named like the abnormal images, or a list with
             one mask (or None) for each abnormal image: files with files, arrays with arrays.
-        preset: `recap`, `fast` (the published model, side adapters) or `paper` (the published
-            recipe).
-        settings: everything else; replaces `preset` and `seed`.
+        preset: `recap` (the default), `fast` (the published model, side adapters) or `paper` (the
+            published recipe).
+        seed: of every generator; 0 by default.
+        settings: all settings, as `recap.resolve_settings` makes them, preset and seed included.
         work_dir: a folder for unfinished work; an interrupted fit goes on from there.
         device: `auto`, `cpu` or `cuda`.
         progress: called with stage, done, total and detail at every step; `print` will do.
     """
     from recap.training.fewshot import fit_few_shot
 
-    settings = settings or resolve_settings(preset, seed=seed)
+    if settings is None:
+        settings = resolve_settings(preset, seed=seed or 0)
+    elif preset is not None or seed is not None:
+        given = f"preset={preset!r}" if preset is not None else f"seed={seed!r}"
+        raise SettingsError(
+            f"{given} beside settings=, which have a preset and a seed: one would be ignored. Put "
+            "it into the settings: recap.resolve_settings(preset, seed=…)."
+        )
     return fit_few_shot(
         gather_support(normal, abnormal, masks, settings.reading),
         settings,
