@@ -92,11 +92,14 @@ class Detector:
             yield from self._score(pending)
 
     def score_case(self, path: str | Path) -> "CasePrediction":
-        """Score a file of many images: a volume, a multi-frame DICOM file or a slide."""
-        from recap.io import open_file
+        """Score a file of many images: a volume, a multi-frame DICOM file or a slide.
+
+        Or a folder that holds one case, such as the slices of a DICOM series.
+        """
+        from recap.data.cases import open_one_case
         from recap.scoring.cases import score_case
 
-        return score_case(self, open_file(path, self.card.reading))
+        return score_case(self, open_one_case(Path(path), self.card.reading))
 
     def calibrated(
         self, calibration: Calibration, descriptors: FloatArray | None = None
