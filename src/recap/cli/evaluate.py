@@ -24,7 +24,8 @@ def evaluate_command(
         ),
     ],
     json_file: Annotated[
-        Path | None, typer.Option("--json", help="Also write the result to this file.")
+        Path | None,
+        typer.Option("--json", metavar="FILE", help="Also write the result to this file."),
     ] = None,
     exclude: Annotated[
         Path | None,

@@ -15,7 +15,14 @@ _OWN_PRESETS = (
 Preset = Annotated[
     str | None, typer.Option(help=f"{_OWN_PRESETS} Other methods: equal (default) or official.")
 ]
-OwnPreset = Annotated[str | None, typer.Option(help=_OWN_PRESETS)]
+OwnPreset = Annotated[str | None, typer.Option(help=f"Of our own methods: {_OWN_PRESETS}")]
+StudyPreset = Annotated[
+    str | None,
+    typer.Option(
+        help="fast (default): the published model with side adapters. paper: the published recipe, "
+        "much slower. recap: our own, and the default of the study recipe."
+    ),
+]
 Config = Annotated[Path | None, typer.Option("--config", help="A TOML file with settings.")]
 Overrides = Annotated[
     list[str] | None,

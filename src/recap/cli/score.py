@@ -61,8 +61,8 @@ def score_command(
         int | None,
         typer.Option(
             min=1,
-            help="Images scored at a time: on a GPU as one batch, else 16; on a processor side by "
-            "side, else one per core. Scores are the same.",
+            help="Images scored at a time: on a GPU as one batch, else 16, whose size may change "
+            "the last digits; on a processor side by side, else one per core, with the same bits.",
         ),
     ] = None,
     shard: Annotated[
