@@ -117,9 +117,23 @@ def test_preset_and_seed_without_settings(monkeypatch, tiny_folder):
     monkeypatch.setattr(
         fewshot, "fit_few_shot", lambda support, settings, **rest: seen.append(settings)
     )
+    recap.fit([picture(0)])
+    assert seen.pop() == recap.resolve_settings("recap", seed=0)
     recap.fit([picture(0)], preset="paper", seed=9)
     assert (seen[0].preset, seen[0].seed, seen[0].model.write_back) == ("paper", 9, True)
     assert seen[0].encoder.name == "dinov2-small"
+
+
+def test_preset_and_seed_beside_settings_are_refused(settings):
+    for given, seen in (({"preset": "fast"}, "preset='fast'"), ({"seed": 0}, "seed=0")):
+        with pytest.raises(recap.RecapError, match=f"{seen} beside settings="):
+            recap.fit([picture(0)], settings=settings, **given)
+
+
+def test_settings_are_made_by_resolving_them():
+    """The bare class has the values of one preset under the name of any."""
+    assert "Settings" not in dir(recap)
+    assert not hasattr(recap, "Settings")
 
 
 def test_progress_tells_every_stage(settings):

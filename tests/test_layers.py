@@ -21,6 +21,7 @@ LAYERS = [
     "words",
     "atomic",
     "lock",
+    "token_file",
     "allocator",
     "types",
     "fetch",

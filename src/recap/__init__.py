@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from recap.errors import RecapError
 
 if TYPE_CHECKING:
-    from recap.config import Settings, resolve_settings
+    from recap.config import resolve_settings
     from recap.io import read_image
     from recap.model.build import build_model
     from recap.runtime.loading import load
@@ -29,7 +29,6 @@ __all__ = [
     "Image",
     "Prediction",
     "RecapError",
-    "Settings",
     "__version__",
     "build_model",
     "calibrate",
@@ -44,7 +43,6 @@ _LAZY = {
     "Detector": "recap.scoring.detector",
     "Image": "recap.types",
     "Prediction": "recap.types",
-    "Settings": "recap.config",
     "build_model": "recap.model.build",
     "calibrate": "recap.scoring.calibrate",
     "fit": "recap.training.fit",

@@ -3,7 +3,7 @@
 import difflib
 import json
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -207,13 +207,23 @@ def resolve_settings(
     A preset that is named here wins over one named in the file.
     """
     layers = [read_toml(config) if config else {}, *map(parse_override, overrides), values]
-    if preset is None:
-        named = [layer["preset"] for layer in layers if "preset" in layer]
-        preset = named[-1] if named else DEFAULT_PRESET
-    layers = [{k: v for k, v in layer.items() if k != "preset"} for layer in layers]
+    preset, layers = take_preset(preset, layers, DEFAULT_PRESET)
     if not isinstance(preset, str) or preset not in PRESETS:
         raise SettingsError(f"Unknown preset '{preset}'. Choose from: {', '.join(PRESETS)}.")
     return settings_from_dict(merged([{"preset": preset}, PRESETS[preset], *layers]))
+
+
+def take_preset(
+    preset: str | None, layers: Sequence[Mapping[str, Any]], default: str
+) -> tuple[Any, list[dict[str, Any]]]:
+    """The preset that counts, and the layers without it: as a mere name it would change nothing.
+
+    One that is given wins; else the last that a layer names; else the default.
+    """
+    if preset is None:
+        named = [layer["preset"] for layer in layers if "preset" in layer]
+        preset = named[-1] if named else default
+    return preset, [{k: v for k, v in layer.items() if k != "preset"} for layer in layers]
 
 
 def settings_from_dict(tree: Mapping[str, Any]) -> Settings:
@@ -224,9 +234,18 @@ def settings_from_dict(tree: Mapping[str, Any]) -> Settings:
 SectionT = TypeVar("SectionT", bound=Section)
 
 
-def validated(section: type[SectionT], tree: Mapping[str, Any], prefix: str = "") -> SectionT:
+def validated(
+    section: type[SectionT],
+    tree: Mapping[str, Any],
+    prefix: str = "",
+    listed_by: str = "recap info --settings",
+) -> SectionT:
     """Any group of settings from a nested dictionary, with errors that a user can act on."""
-    _refuse_unknown(tree, section, prefix, setting_names(section, prefix))
+    unknown = _first_unknown(tree, section, prefix)
+    if unknown is not None:
+        raise SettingsError(
+            _unknown_key_message(unknown, setting_names(section, prefix), listed_by)
+        )
     try:
         return section.model_validate(tree)
     except ValidationError as error:
@@ -277,15 +296,17 @@ def _merge(tree: dict[str, Any], layer: Mapping[str, Any]) -> None:
             tree[key] = json.loads(json.dumps(value)) if isinstance(value, Mapping) else value
 
 
-def _refuse_unknown(
-    tree: Mapping[str, Any], section: type[BaseModel], prefix: str, names: list[str]
-) -> None:
+def _first_unknown(tree: Mapping[str, Any], section: type[BaseModel], prefix: str) -> str | None:
+    """The first key, with dots, that no setting has."""
     for key, value in tree.items():
         if key not in section.model_fields:
-            raise SettingsError(_unknown_key_message(f"{prefix}{key}", names))
+            return f"{prefix}{key}"
         kind = section.model_fields[key].annotation
         if isinstance(kind, type) and issubclass(kind, BaseModel) and isinstance(value, Mapping):
-            _refuse_unknown(value, kind, f"{prefix}{key}.", names)
+            unknown = _first_unknown(value, kind, f"{prefix}{key}.")
+            if unknown is not None:
+                return unknown
+    return None
 
 
 def setting_names(section: type[BaseModel] = Settings, prefix: str = "") -> list[str]:
@@ -300,9 +321,9 @@ def setting_names(section: type[BaseModel] = Settings, prefix: str = "") -> list
     return names
 
 
-def _unknown_key_message(key: str, names: list[str]) -> str:
+def _unknown_key_message(key: str, names: list[str], listed_by: str) -> str:
     # Somebody who forgot the section still means the key.
     same_leaf = [name for name in names if name.rsplit(".", 1)[-1] == key.rsplit(".", 1)[-1]]
     near = same_leaf or difflib.get_close_matches(key, names, n=1, cutoff=0.4)
     hint = f" Did you mean '{near[0]}'?" if near else ""
-    return f"Unknown setting '{key}'.{hint} `recap info --settings` lists them all."
+    return f"Unknown setting '{key}'.{hint} `{listed_by}` lists them all."

@@ -92,6 +92,31 @@ def test_scores_then_come_with_decisions_and_regions(command, own_bundle, folder
     assert manifest["decisions"]["threshold"] == detector.card.calibration.threshold
 
 
+def test_files_are_then_read_as_for_the_calibration(command, own_bundle, folders):
+    given = ["--window", "lung", "--axis", "coronal", "--runtime", "torch"]
+    assert command("calibrate", own_bundle, "--normal", folders / "normal", *given).code == 0
+    calibration = recap.load(own_bundle).card.calibration
+    assert (calibration.reading.window, calibration.reading.axis) == ("lung", "coronal")
+    score = ["score", own_bundle, folders / "abnormal", "--out"]
+    assert command(*score, folders / "out").code == 0
+    manifest = json.loads((folders / "out" / "manifest.json").read_text())
+    assert manifest["reading"]["window"] == "lung"
+    assert command(*score, folders / "other", "--window", "file").code == 0
+    for name, decided in (("out", True), ("other", False)):
+        with (folders / name / "scores.csv").open(newline="") as file:
+            rows = list(csv.DictReader(file))
+        assert [bool(row["decision"]) for row in rows] == [decided] * 6
+    assert "window file, not lung" in rows[0]["rule"]
+
+
+def test_a_graph_gives_the_scores_of_the_calibration(command, own_bundle, folders, monkeypatch):
+    chosen = []
+    monkeypatch.setattr("recap.runtime.choice.choose_runtime", lambda *a, **k: chosen.append(a[1:]))
+    options = ["calibrate", own_bundle, "--normal", folders / "normal", "--runtime", "onnx"]
+    assert command(*options).code == 0
+    assert chosen == [("onnx", own_bundle)]
+
+
 def test_results_of_another_calibration_are_kept_apart(command, own_bundle, folders):
     out = folders / "out"
     score = ["score", own_bundle, folders / "abnormal", "--out", out]
@@ -132,6 +157,9 @@ def test_support_images_are_refused(command, own_bundle, domains):
         (["--sensitivity", "0.9"], "--sensitivity 0.9 needs abnormal images"),
         (["--abnormal", "abnormal", "--sensitivity", "95"], "must lie between 0 and 1, not 95.0"),
         (["--fpr", "5"], "5"),
+        (["--window", "liver"], "liver"),
+        (["--axis", "up"], "up"),
+        (["--runtime", "cuda"], "No runtime is called 'cuda'"),
         (["--out", "normal"], "normal exists and is no detector. Choose another --out"),
         (["--out", "normal/0.png"], "0.png exists and is no detector"),
         (["--out", "normal/0.png/new"], "0.png is a file, but a folder is needed"),

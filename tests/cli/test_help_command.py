@@ -46,6 +46,23 @@ def test_what_a_command_does_is_said_whole_in_80_columns(name, command, monkeypa
     assert "..." not in listed
 
 
+@pytest.mark.parametrize(
+    ("name", "default"),
+    [("run", "recap"), ("speed", "recap"), ("ablate", "fast"), ("sweep", "fast")],
+)
+def test_presets_of_the_benchmark_are_our_own(name, default, command):
+    """Those of other methods are for --peer-preset alone."""
+    text = " ".join(command("bench", name, "--help").out.split())
+    said = text.partition("--preset ")[2].partition(" --")[0]
+    assert f"{default} (default)" in said
+    assert "official" not in said
+
+
+@pytest.mark.parametrize("name", [["evaluate"], ["data", "check"]], ids=" ".join)
+def test_json_takes_a_file_where_it_does(name, command):
+    assert "--json FILE" in command(*name, "--help").out
+
+
 def test_the_version(command):
     assert command("--version").out == f"recap {recap.__version__}\n"
 

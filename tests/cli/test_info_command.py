@@ -4,6 +4,7 @@ import pytest
 
 import recap
 from recap.config import setting_names
+from recap.peers.methods import resolve_method
 
 
 def test_installation_as_json(command, tiny_folder):
@@ -52,7 +53,10 @@ def test_mistakes_are_exit_code_2(arguments, command):
     assert result.err.startswith("recap: error: ")
 
 
-@pytest.mark.parametrize("option", [["--preset", "nope"], ["--set", "a=1"], ["--config", "x.toml"]])
+@pytest.mark.parametrize(
+    "option",
+    [["--preset", "nope"], ["--set", "a=1"], ["--config", "x.toml"], ["--method", "mvfa"]],
+)
 def test_options_that_would_be_ignored_are_refused(option, command, bundle):
     alone = command("info", *option)
     assert (alone.code, alone.out) == (2, "")
@@ -64,7 +68,17 @@ def test_options_that_would_be_ignored_are_refused(option, command, bundle):
 
 def test_presets_that_help_names_are_taken(command):
     text = " ".join(command("info", "--help").out.split())
-    assert "equal" not in text  # of other methods, which have settings of their own
     for name in ("recap", "fast", "paper"):
         assert name in text
         assert command("info", "--settings", "--preset", name).code == 0
+    for name in ("equal", "official"):
+        assert name in text
+        options = ["--method", "patchcore", "--preset", name]
+        assert command("info", "--settings", *options).code == 0
+
+
+def test_settings_of_another_method(command):
+    result = command("info", "--settings", "--json", "--method", "mvfa", "--set", "seed=3")
+    assert json.loads(result.out) == resolve_method("mvfa", seed=3).model_dump(mode="json")
+    wrong = command("info", "--settings", "--method", "mvfa", "--set", "options.epoch=3")
+    assert "`recap info --settings --method mvfa` lists them all" in wrong.err

@@ -12,6 +12,7 @@ from pacs_images import study
 from pacs_peer import Archive, send
 
 TO = ("--send-to", "PACS@127.0.0.1:104")
+URL = ("--store-url", "http://127.0.0.1/")
 
 
 @pytest.mark.parametrize(
@@ -20,6 +21,8 @@ TO = ("--send-to", "PACS@127.0.0.1:104")
         ((), "Say where results go"),
         ((*TO, "--store-url", "http://localhost/"), "Say where results go"),
         (("--send-to", "PACS"), "write AE@HOST:PORT"),
+        ((*TO, "--store-token-file", "token"), "--store-token-file token is for"),
+        ((*URL, "--store-token-file", "nowhere"), "Cannot read the token file nowhere"),
         ((*TO, "--host", "0.0.0.0"), "--calling"),
         ((*TO, "--ae-title", "A" * 17), "is no application entity title"),
         ((*TO, "--port", "70000"), "Port 70000 cannot be"),

@@ -12,7 +12,7 @@ from PIL import Image as PillowImage
 from dicom_files import item, save_dicom, save_series, write
 from recap.config import ReadingSettings
 from recap.data.benchmark import find_domains, read_domain
-from recap.data.cases import Found, _with_unique_names, find_cases
+from recap.data.cases import Found, _with_unique_names, find_cases, open_one_case
 from recap.data.folder import list_images
 from recap.data.inspect import inspect_data
 from recap.errors import InputError, RecapError
@@ -350,3 +350,17 @@ def test_a_named_link_that_leads_nowhere_is_called_one(use, tmp_path):
     link.symlink_to("gone")
     with pytest.raises(RecapError, match=r"a\.png: this is a link that leads nowhere, to gone\."):
         use(link)
+
+
+def test_a_folder_that_holds_one_case_is_that_case(tmp_path):
+    save_series(tmp_path / "ct", np.zeros((3, 6, 8), np.int16))
+    (tmp_path / "ct" / "notes.txt").write_text("no image")
+    case = open_one_case(tmp_path / "ct", READING)
+    assert (case.kind, len(case.images)) == ("volume", 3)
+    assert open_one_case(png(tmp_path / "two" / "a.png"), READING).kind == "image"
+    png(tmp_path / "two" / "b.png")
+    with pytest.raises(InputError, match=r"two: holds 2 cases \(a\.png, b\.png\).*recap score"):
+        open_one_case(tmp_path / "two", READING)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(InputError, match="empty: no images"):
+        open_one_case(tmp_path / "empty", READING)

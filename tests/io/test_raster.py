@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from PIL import Image as PillowImage
 
 from recap.errors import InputError
-from recap.io import image_from_array, raster, read_image, read_mask
+from recap.io import image_from_array, mask_from_array, raster, read_image, read_mask
 from recap.io.raster import MAX_PIXELS, unmarked_greys
 
 RNG = np.random.default_rng(0)
@@ -273,6 +273,31 @@ def test_masks(tmp_path: Path, stored: np.ndarray) -> None:
     mask = read_mask(save(tmp_path / "m.png", stored))
     assert mask.dtype == np.bool_
     assert np.array_equal(mask, LESION)
+    for same in (stored, PillowImage.open(tmp_path / "m.png")):
+        assert np.array_equal(mask_from_array(same), LESION)
+
+
+@pytest.mark.parametrize("dtype", [bool, np.int8, np.int64, np.uint32, np.float16, np.float64])
+def test_masks_as_arrays_of_any_type_may_hold_0_and_1(dtype: type) -> None:
+    assert np.array_equal(mask_from_array(LESION.astype(dtype)), LESION)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        (LESION.astype(np.uint8) * 2, "label numbers"),
+        (LESION * 255, "type int64 with values from 0 to 255"),
+        (LESION.astype(np.int8) * -1, "from -1 to 0"),
+        (LESION * 255.0, "spans 0 to 255"),
+        (np.where(LESION, 1, np.nan), "NaN"),
+        (LESION[..., None, None], r"shape \(H, W\)"),
+    ],
+)
+def test_arrays_that_do_not_say_what_they_mark_are_refused(
+    values: np.ndarray, message: str
+) -> None:
+    with pytest.raises(InputError, match=f"^mask 3: .*{message}"):
+        mask_from_array(values, "mask 3")
 
 
 def test_empty_mask_and_label_numbers(tmp_path: Path) -> None:

@@ -1,5 +1,7 @@
 """Every method by its name: settings that are checked, and what each can do."""
 
+import json
+
 import pytest
 
 from recap.config import PeerSettings, Settings
@@ -25,6 +27,45 @@ def test_ours_too():
     assert isinstance(resolve_method("recap", "paper"), Settings)
     assert resolve_method("static").model.conditioning == "static"
     assert resolve_method("recap", overrides=["model.eta=0.2"]).model.eta == 0.2
+
+
+@pytest.mark.parametrize(
+    ("method", "setting", "other"),
+    [
+        ("static", "model.conditioning", '"gated"'),
+        ("normal_only", "training.made_up_lesions", "false"),
+        ("nearest", "training.made_up_lesions", "true"),
+    ],
+)
+def test_what_a_method_fixes_cannot_be_set_otherwise(method, setting, other, tmp_path):
+    message = rf"{setting} = {other}, but method '{method}' is the one with"
+    with pytest.raises(SettingsError, match=message):
+        resolve_method(method, overrides=[f"{setting}={other}"])
+    section, key = setting.split(".")
+    (tmp_path / "s.toml").write_text(f"[{section}]\n{key} = {other}\n")
+    with pytest.raises(SettingsError, match=message):
+        resolve_method(method, config=tmp_path / "s.toml")
+    with pytest.raises(SettingsError, match=message):
+        resolve_method(method, **{section: {key: json.loads(other)}})
+    own = resolve_method(method)
+    same = json.dumps(getattr(getattr(own, section), key))
+    assert resolve_method(method, overrides=[f"{setting}={same}"]) == own
+
+
+def test_a_preset_in_a_file_or_among_the_settings_is_a_preset(tmp_path):
+    official = resolve_method("mvfa", "official")
+    (tmp_path / "s.toml").write_text('preset = "official"\n')
+    assert resolve_method("mvfa", config=tmp_path / "s.toml") == official
+    assert resolve_method("mvfa", overrides=["preset=equal", "preset=official"]) == official
+    assert resolve_method("mvfa", "equal", overrides=["preset=official"]) == resolve_method("mvfa")
+    with pytest.raises(SettingsError, match="preset 'fast' of mvfa"):
+        resolve_method("mvfa", overrides=["preset=fast"])
+
+
+def test_a_setting_cannot_name_another_method():
+    assert resolve_method("mvfa", overrides=["method=mvfa"]) == resolve_method("mvfa")
+    with pytest.raises(SettingsError, match="method = 'dra', but the method asked for is 'mvfa'"):
+        resolve_method("mvfa", overrides=["method=dra"])
 
 
 def test_wrong_names_are_named():

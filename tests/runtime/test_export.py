@@ -1,6 +1,9 @@
 """Exported graphs say what torch says, and are refused where they do not."""
 
 import shutil
+import sys
+import tomllib
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -183,11 +186,26 @@ def test_int8_is_for_openvino(saved, tmp_path):
 
 
 def test_a_missing_package_names_the_extra(exported, monkeypatch):
-    import sys
-
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     with pytest.raises(RecapError, match=r"recap-ad\[onnx\]"):
         recap.load(exported, runtime="onnx")
+
+
+@pytest.mark.parametrize(
+    ("to", "package"), [("onnx", "onnxruntime"), ("openvino", "onnxscript"), ("openvino", "onnx")]
+)
+def test_a_missing_package_is_told_before_the_work(to, package, saved, monkeypatch):
+    monkeypatch.setitem(sys.modules, package, None)
+    monkeypatch.setattr(export, "trace", lambda model, decisions: pytest.fail("traced"))
+    with pytest.raises(RecapError, match=rf"'{package}'.*recap-ad\[{to}\]"):
+        export_bundle(recap.load(saved), saved, to)
+
+
+def test_every_extra_of_a_runtime_brings_what_its_export_needs():
+    project = Path(__file__).resolve().parents[2] / "pyproject.toml"
+    extras = tomllib.loads(project.read_text(encoding="utf-8"))["project"]["optional-dependencies"]
+    for to, needed in export._NEEDED.items():
+        assert set(needed) <= {line.partition(">")[0] for line in extras[to]}
 
 
 def test_real_graphs_are_measured(exported, tmp_path, monkeypatch, pictures):

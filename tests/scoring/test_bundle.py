@@ -206,6 +206,21 @@ def test_a_bundle_is_replaced_whole(few_shot, detectors, bundle):
     assert [path.name for path in bundle.parent.iterdir()] == [bundle.name]
 
 
+def test_what_else_lies_in_a_bundle_outlives_its_calibration(few_shot, pictures, bundle, tmp_path):
+    few_shot.save(bundle, thumbnails={0: b"a small picture"})
+    (bundle / "onnx").mkdir()
+    (bundle / "onnx" / "model.onnx").write_bytes(b"a graph")
+    calibrated = recap.calibrate(recap.load(bundle), list(pictures[:2]), fpr=0.5).detector
+    calibrated.save(bundle)
+    assert (bundle / "onnx" / "model.onnx").read_bytes() == b"a graph"
+    assert read_card(bundle).thumbnails == 1
+    assert recap.load(bundle).card.calibration == calibrated.card.calibration
+    calibrated.save(tmp_path / "alone")
+    assert not (tmp_path / "alone" / "onnx").exists()
+    few_shot.save(bundle, thumbnails={})  # fitted again, and no pictures were asked for
+    assert sorted(path.name for path in bundle.iterdir()) == ["bundle.json", "head.safetensors"]
+
+
 def test_folders_are_made_as_needed(few_shot, tmp_path):
     few_shot.save(tmp_path / "a" / "b" / "c.recap")
     assert recap.load(tmp_path / "a" / "b" / "c.recap").card == few_shot.card

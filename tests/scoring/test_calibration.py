@@ -94,7 +94,9 @@ def test_other_kinds_and_readings_are_not_decided_upon():
     assert calibration.why_not("volume", READING) == ""
     assert "calibrated on volumes, this is one of images" in calibration.why_not("image", READING)
     other = ReadingSettings(window="brain")
-    assert "read with other settings" in calibration.why_not("volume", other)
+    said = calibration.why_not("volume", other)
+    assert "read with other settings than when calibrated (window brain, not " in said
+    assert "recap calibrate with the same" in said
 
 
 def test_an_image_out_of_the_domain_is_flagged():

@@ -1,5 +1,6 @@
 import numpy as np
 import pytest
+from PIL import Image as PillowImage
 
 from recap.config import ReadingSettings
 from recap.errors import InputError
@@ -144,3 +145,9 @@ def test_frames_of_different_sizes_are_refused(few_shot):
 
     with pytest.raises(InputError, match="differ in size"):
         score_case(few_shot, Case("frames", "clip.dcm", LazyImages(2, frame)))
+
+
+def test_a_detector_takes_the_folder_of_one_case(few_shot, tmp_path):
+    values = np.random.default_rng(3).integers(0, 256, (20, 30), np.uint8)
+    PillowImage.fromarray(values).save(tmp_path / "a.png")
+    assert few_shot.score_case(tmp_path).score == few_shot.score(values).score

@@ -104,6 +104,26 @@ def test_files_read_in_another_way_are_not_decided_upon(estimated, folder, tmp_p
     assert rows["a.png"].regions != ""
 
 
+def test_a_detector_reads_files_as_when_it_was_calibrated(estimated, folder, monkeypatch):
+    """A window that the calibration was made with, in Python and in the table alike."""
+    lung = ReadingSettings(window="lung")
+    known = [picture(seed) for seed in range(20, 40)]
+    detector = recap.calibrate(estimated, known, reading=lung).detector
+    assert detector.card.reading == detector.card.calibration.reading == lung
+    seen = []
+    monkeypatch.setattr(
+        "recap.scoring.detector.read_image",
+        lambda path, reading: seen.append(reading) or Image(picture(50) / np.float32(255), path),
+    )
+    assert detector.score(folder / "a.png").decision is not None
+    assert detector.score_case(folder / "a.png").decision is not None
+    assert seen == [lung]
+    assert detector.undecided() == ""
+    assert "window file, not lung" in detector.undecided(reading=ReadingSettings())
+    again = recap.calibrate(detector, known).calibration
+    assert again.reading == lung
+
+
 @pytest.fixture
 def clip():
     def frame(number):

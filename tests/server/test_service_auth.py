@@ -5,7 +5,7 @@ import pytest
 from recap.errors import SettingsError
 from recap.server.auth import Gate
 from recap.server.headers import HEADERS
-from recap.server.settings import ServerSettings, check_exposure, is_loopback, read_token
+from recap.server.settings import ServerSettings, check_exposure, is_loopback, read_own_token
 from service_calls import API, png, upload
 
 TOKEN = "correct-horse-battery-staple"
@@ -177,12 +177,12 @@ def test_loopback_names():
 def test_weak_tokens_are_refused(tmp_path, content):
     (tmp_path / "token").write_bytes(content)
     with pytest.raises(SettingsError):
-        read_token(tmp_path / "token")
+        read_own_token(tmp_path / "token")
 
 
 def test_a_token_file(tmp_path):
     (tmp_path / "token").write_text(TOKEN + "\n")
-    assert read_token(tmp_path / "token") == TOKEN
+    assert read_own_token(tmp_path / "token") == TOKEN
 
 
 def test_uploads_of_one_client_are_counted(make_client):

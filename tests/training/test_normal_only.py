@@ -104,7 +104,7 @@ def test_copies_have_lesions_each_and_some_images_teach(arrays, tiny_settings, m
 
     monkeypatch.setattr(head, "train", train)
     monkeypatch.setattr(normal_only, "MOST_TEACHING", 2)
-    normal = arrays["normal"] + arrays["normal"][:2]
+    normal = arrays["normal"] + [image[::-1] for image in arrays["normal"][:2]]
     training = {"augment": True, "epochs": 1, "batch_size": 44}
     detector = recap.fit(normal, settings=tiny_settings("recap", training=training))
     (data,) = sets

@@ -4,10 +4,12 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 import recap
-from recap.errors import TrainingError
+from recap.errors import InputError, TrainingError
 from recap.model.recap import ReCAP
 from recap.training import epochs, prefix_store
 from recap.training.devices import Workers
+from recap.training.fewshot import fit_few_shot
+from recap.training.support import gather_support
 from recap.training.zeroshot import fit_zero_shot
 
 
@@ -86,10 +88,22 @@ def test_killed_twice_and_in_the_last_epoch(arrays, tiny_settings, bytes_of, tmp
 
 def test_a_finished_fit_is_not_repeated(arrays, tiny_settings, bytes_of, tmp_path, count_calls):
     settings, work = tiny_settings(), tmp_path / "work"
-    first = bytes_of(recap.fit(**arrays, settings=settings, work_dir=work))
+    support = gather_support(**arrays)
+    first = bytes_of(fit_few_shot(support, settings, work_dir=work))
     steps = count_calls(Workers, "backward")
-    assert bytes_of(recap.fit(**arrays, settings=settings, work_dir=work)) == first
+    assert bytes_of(fit_few_shot(support, settings, work_dir=work)) == first
     assert steps == []
+    assert bytes_of(recap.fit(**arrays, settings=settings, work_dir=work)) == first
+    assert not work.exists()  # the call that gives the detector away leaves nothing behind
+
+
+def test_a_folder_with_other_files_is_not_taken_for_unfinished_work(
+    arrays, tiny_settings, tmp_path
+):
+    (tmp_path / "notes.txt").write_text("precious")
+    with pytest.raises(InputError, match=r"holds other files .*unfinished"):
+        recap.fit(**arrays, settings=tiny_settings(), work_dir=tmp_path)
+    assert (tmp_path / "notes.txt").read_text() == "precious"
 
 
 @pytest.mark.usefixtures("careful")
@@ -118,7 +132,9 @@ def unfinished(arrays, tiny_settings, tmp_path, careful):
 def test_other_settings_are_refused_with_the_remedy(unfinished, tiny_settings):
     work, go_on = unfinished
     before = (work / "checkpoint.safetensors").read_bytes()
-    with pytest.raises(TrainingError, match=r"other images or settings.*--restart"):
+    with pytest.raises(
+        TrainingError, match=r"other images or settings.*--restart, or delete this folder"
+    ):
         go_on(settings=tiny_settings(training={"epochs": 9}))
     assert (work / "checkpoint.safetensors").read_bytes() == before
     assert go_on().card.mode == "few-shot"

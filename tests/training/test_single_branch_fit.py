@@ -1,5 +1,6 @@
 """Fitting with preset `recap`: one branch, taught by masks or by labels."""
 
+import numpy as np
 import pytest
 import torch
 
@@ -96,7 +97,8 @@ def test_one_normal_image_has_nothing_to_be_compared_with(arrays, tiny_settings)
 
 
 def test_equal_normal_images_are_no_division_by_nothing(arrays, tiny_settings):
-    normal = [arrays["normal"][0]] * 2
+    image = arrays["normal"][0]
+    normal = [image, np.dstack([image] * 3)]  # the same array twice is refused
     detector = recap.fit(normal, arrays["abnormal"], settings=tiny_settings("recap"))
     assert detector.model.normal_distance is None
     assert 0 <= detector.score(normal[0]).score < 1

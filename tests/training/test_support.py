@@ -109,6 +109,31 @@ def test_mask_array_of_another_size():
         gather_support([grey(0)], [grey(1)], [square((30, 40))])
 
 
+def test_a_mask_means_the_same_as_an_array_and_as_a_file(folders):
+    """A smoothed edge ends at half of full brightness, in an array too."""
+    smooth = square()
+    smooth[9, 5:15], smooth[20, 5:15] = 100, 200
+    files = [save(path, smooth) for path in folders["masks"]]
+    stored = gather_support(folders["normal"], folders["abnormal"], files)[-1].mask
+    given = gather_support([grey(0)], [grey(1)], [smooth])[-1].mask
+    assert np.array_equal(given, stored)
+    assert not given[9].any()
+    assert given[20].any()
+    with pytest.raises(InputError, match=r"abnormal\[0\], its mask: .*label numbers"):
+        gather_support([grey(0)], [grey(1)], [square() // 64])
+
+
+def test_an_array_counts_once():
+    for normal, abnormal, names in (
+        ([grey(0), grey(1), grey(0)], None, r"normal\[2\] and normal\[0\]"),
+        ([grey(0), grey(1)], [grey(2), grey(1)], r"abnormal\[1\] and normal\[1\]"),
+    ):
+        with pytest.raises(InputError, match=f"{names} are the same image"):
+            gather_support(normal, abnormal)
+    blank = np.zeros((40, 30), np.uint8)
+    assert len(gather_support([blank, blank.reshape(30, 40)])) == 2
+
+
 def test_mask_file_of_another_size(folders):
     path = save(folders["root"] / "other" / "a0.png", square((20, 30)))
     sample = Sample(folders["abnormal"][0], abnormal=True, mask=path)

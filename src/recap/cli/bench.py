@@ -25,7 +25,7 @@ from recap.cli.bench_options import (
 from recap.cli.bench_report import figures_command, report_command
 from recap.cli.bench_speed import speed_command
 from recap.cli.bench_studies import ablate, sweep
-from recap.cli.options import Config, Overrides, Preset
+from recap.cli.options import Config, Overrides, OwnPreset
 from recap.errors import InputError, SettingsError
 from recap.words import counted
 
@@ -57,7 +57,7 @@ def run(
         str | None,
         typer.Option(help="HOST:PORT of a cluster, or auto; else --jobs workers on this machine."),
     ] = None,
-    preset: Preset = None,
+    preset: OwnPreset = None,
     peer_preset: Annotated[
         str, typer.Option(help="Other methods: equal (our size, encoder, epochs) or official.")
     ] = "equal",

@@ -8,7 +8,7 @@ import typer
 
 from recap.atomic import write_atomic
 from recap.cli.bars import bars
-from recap.cli.options import Config, Device, Overrides, Preset, RandomWeights, settings_from
+from recap.cli.options import Config, Device, Overrides, OwnPreset, RandomWeights, settings_from
 
 
 def speed_command(
@@ -33,7 +33,7 @@ def speed_command(
     coreset: Annotated[
         int | None, typer.Option(min=1, help="At most this many rows of memory.")
     ] = None,
-    preset: Preset = None,
+    preset: OwnPreset = None,
     config: Config = None,
     overrides: Overrides = None,
     json_file: Annotated[

@@ -21,7 +21,7 @@ from recap.cli.bench_options import (
     read_grid,
     tell_failures,
 )
-from recap.cli.options import Config, Overrides, Preset, settings_from
+from recap.cli.options import Config, Overrides, StudyPreset, settings_from
 from recap.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def ablate(
     exclude: Exclude = None,
     on: On = "test",
     jobs: Jobs = 1,
-    preset: Preset = None,
+    preset: StudyPreset = None,
     config: Config = None,
     overrides: Overrides = None,
 ) -> None:
@@ -89,7 +89,7 @@ def sweep(
     exclude: Exclude = None,
     on: On = "test",
     jobs: Jobs = 1,
-    preset: Preset = None,
+    preset: StudyPreset = None,
     config: Config = None,
     overrides: Overrides = None,
 ) -> None:

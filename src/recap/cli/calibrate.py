@@ -8,7 +8,15 @@ import typer
 
 from recap.atomic import check_place
 from recap.cli.bars import bars
-from recap.cli.options import Device, RandomWeights
+from recap.cli.options import (
+    Axis,
+    Device,
+    RandomWeights,
+    Runtime,
+    Window,
+    check_window,
+    reading_from,
+)
 from recap.cli.words import printable
 from recap.errors import RecapError
 
@@ -59,6 +67,9 @@ def calibrate_command(
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace another detector at --out.")
     ] = False,
+    window: Window = None,
+    axis: Axis = None,
+    runtime: Runtime = None,
     device: Device = "auto",
     random_weights: RandomWeights = False,
 ) -> None:
@@ -69,8 +80,10 @@ def calibrate_command(
 
     Every score then has a p-value, a decision and its rule. Normal images alone give a threshold
     with a guaranteed false-positive rate. Give cases of the kind that will be scored: volumes as
-    volumes, pictures as pictures.
+    volumes, pictures as pictures. A detector calibrated with --window or --axis reads files so
+    from then on.
     """
+    from recap.runtime.choice import choose_runtime, device_for
     from recap.runtime.loading import load
     from recap.scoring.calibrate import calibrate
     from recap.scoring.calibration import DEFAULT_SENSITIVITY, check_request
@@ -83,7 +96,10 @@ def calibrate_command(
     aim = DEFAULT_SENSITIVITY if sensitivity is None else sensitivity
     check_request(aim, decide_by.value, bool(abnormal))
     _check_out(bundle, out or bundle, overwrite)
-    detector = load(bundle, device, random_weights)
+    check_window(window)
+    detector = load(bundle, device_for(device, runtime), random_weights)
+    if runtime is not None:
+        choose_runtime(detector, runtime, bundle)
     with bars() as report:
         found = calibrate(
             detector,
@@ -92,6 +108,7 @@ def calibrate_command(
             fpr=fpr,
             sensitivity=aim,
             decide_by=decide_by.value,
+            reading=reading_from(detector.card.reading, window, axis),
             progress=report,
         )
     found.detector.save(out or bundle, keep=bundle)

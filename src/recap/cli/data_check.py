@@ -25,7 +25,8 @@ def check_command(
         ),
     ],
     json_file: Annotated[
-        Path | None, typer.Option("--json", help="Also write all of the report to this file.")
+        Path | None,
+        typer.Option("--json", metavar="FILE", help="Also write all of the report to this file."),
     ] = None,
     show: Annotated[int, typer.Option(min=0, help="Problems of each kind to name here.")] = 5,
 ) -> None:

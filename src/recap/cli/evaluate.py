@@ -18,10 +18,14 @@ def evaluate_command(
         Path, typer.Argument(metavar="BUNDLE", help="A detector saved by `recap fit`.")
     ],
     dataset: Annotated[
-        Path, typer.Argument(metavar="DATASET", help="A benchmark folder NAME_AD; test/ is used.")
+        Path,
+        typer.Argument(
+            metavar="DATASET", help="A data set: folder or .csv manifest; its test split is used."
+        ),
     ],
     json_file: Annotated[
-        Path | None, typer.Option("--json", help="Also write the result to this file.")
+        Path | None,
+        typer.Option("--json", metavar="FILE", help="Also write the result to this file."),
     ] = None,
     exclude: Annotated[
         Path | None,

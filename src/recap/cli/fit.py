@@ -32,7 +32,7 @@ def fit_command(
         Path | None, typer.Option(help="Folder of lesion masks named like the abnormal images.")
     ] = None,
     dataset: Annotated[
-        Path | None, typer.Option(help="A benchmark folder NAME_AD; its valid/ pool is used.")
+        Path | None, typer.Option(help="A data set: folder or .csv manifest; its pool is used.")
     ] = None,
     shots: Annotated[
         int | None, typer.Option(min=1, help="With --dataset: images per class.")

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from recap.cli.options import Config, Overrides, OwnPreset, settings_from
+from recap.cli.options import Config, Overrides, Preset, method_settings
 from recap.cli.words import printable
 from recap.errors import RecapError
 
@@ -20,7 +20,10 @@ def info_command(
     settings: Annotated[
         bool, typer.Option("--settings", help="Show all settings of a fit with these options.")
     ] = False,
-    preset: OwnPreset = None,
+    method: Annotated[
+        str | None, typer.Option(help="With --settings: those of this method (recap).")
+    ] = None,
+    preset: Preset = None,
     config: Config = None,
     overrides: Overrides = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
@@ -29,14 +32,15 @@ def info_command(
 
     Of the installation: versions, devices and encoders. Of a detector: its card.
     """
-    given = {"--preset": preset, "--config": config, "--set": overrides or None}
+    given = {"--method": method, "--preset": preset, "--config": config, "--set": overrides or None}
     _refuse_ignored(bundle, settings, [name for name, value in given.items() if value is not None])
     if bundle is not None:
         from recap.scoring.bundle import read_card
 
         facts = read_card(bundle).model_dump(mode="json")
     elif settings:
-        facts = settings_from(preset, config, overrides).model_dump(mode="json")
+        found = method_settings(method or "recap", preset, config, overrides)
+        facts = found.model_dump(mode="json")
     else:
         facts = installation()
     if as_json:

@@ -9,6 +9,7 @@ import typer
 
 from recap.cli.options import Device, RandomWeights
 from recap.errors import SettingsError
+from recap.token_file import read_token
 
 if TYPE_CHECKING:
     from recap.pacs.send import Destination
@@ -26,7 +27,7 @@ def listen_command(
         str | None, typer.Option(metavar="URL", help="Or the DICOMweb archive that gets them.")
     ] = None,
     store_token_file: Annotated[
-        Path | None, typer.Option(help="A file with the archive's bearer token.")
+        Path | None, typer.Option(help="With --store-url: a file with its bearer token.")
     ] = None,
     port: Annotated[int, typer.Option(help="Port to listen on.")] = 11112,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
@@ -75,6 +76,11 @@ def _destination(
     if (send_to is None) == (store_url is None):
         raise SettingsError("Say where results go: --send-to AE@HOST:PORT or --store-url URL.")
     if send_to is not None:
+        if token_file is not None:
+            raise SettingsError(
+                f"--store-token-file {token_file} is for the archive of --store-url; C-STORE "
+                "(--send-to) has no token. Leave it out."
+            )
         return DicomPeer(parse_address(send_to), ae_title)
-    token = token_file.read_text(encoding="utf-8").strip() if token_file else None
+    token = read_token(token_file) if token_file is not None else None
     return WebArchive(str(store_url), token)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from recap.config import AnySettings, Settings
+    from recap.config import AnySettings, ReadingSettings, Settings
 
 _OWN_PRESETS = (
     "recap (default). fast: the published model with side adapters. paper: the published recipe, "
@@ -15,7 +15,14 @@ _OWN_PRESETS = (
 Preset = Annotated[
     str | None, typer.Option(help=f"{_OWN_PRESETS} Other methods: equal (default) or official.")
 ]
-OwnPreset = Annotated[str | None, typer.Option(help=_OWN_PRESETS)]
+OwnPreset = Annotated[str | None, typer.Option(help=f"Of our own methods: {_OWN_PRESETS}")]
+StudyPreset = Annotated[
+    str | None,
+    typer.Option(
+        help="fast (default): the published model with side adapters. paper: the published recipe, "
+        "much slower. recap: our own, and the default of the study recipe."
+    ),
+]
 Config = Annotated[Path | None, typer.Option("--config", help="A TOML file with settings.")]
 Overrides = Annotated[
     list[str] | None,
@@ -25,6 +32,18 @@ Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
 Runtime = Annotated[
     str | None,
     typer.Option(help="torch, onnx, openvino, openvino-int8 (see `recap export`) or auto."),
+]
+Window = Annotated[
+    str | None,
+    typer.Option(
+        help="file, abdomen, lung, brain, bone or LOW,HIGH; else as when calibrated or fitted."
+    ),
+]
+Axis = Annotated[
+    str | None,
+    typer.Option(
+        help="auto, axial, coronal or sagittal slices; else as when calibrated or fitted."
+    ),
 ]
 RandomWeights = Annotated[
     bool,
@@ -54,6 +73,24 @@ def method_settings(
 
     given = _without_none({"preset": preset, **values})
     return resolve_method(method, config=config, overrides=overrides or [], **given)
+
+
+def reading_from(
+    known: "ReadingSettings", window: str | None, axis: str | None
+) -> "ReadingSettings":
+    """How files are read: as is known, but for what was asked for."""
+    from recap.config import settings_from_dict
+
+    asked = _without_none({"window": window, "axis": axis})
+    return settings_from_dict({"reading": {**known.model_dump(), **asked}}).reading
+
+
+def check_window(window: str | None) -> None:
+    """Tell before the first file what every file would tell."""
+    from recap.io.window import parse_window
+
+    if window is not None:
+        parse_window(window)
 
 
 def _without_none(tree: dict[str, Any]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from recap.cli.bars import bars
-from recap.cli.options import Device, RandomWeights, Runtime
+from recap.cli.options import Axis, Device, RandomWeights, Runtime, Window
 from recap.cli.words import printable
 from recap.errors import SettingsError
 from recap.words import counted
@@ -46,14 +46,8 @@ def score_command(
         Path | None,
         typer.Option(help="Folder of masks named like the cases: no regions where they are set."),
     ] = None,
-    window: Annotated[
-        str | None,
-        typer.Option(help="file, abdomen, lung, brain, bone or LOW,HIGH; else as when fitted."),
-    ] = None,
-    axis: Annotated[
-        str | None,
-        typer.Option(help="auto, axial, coronal or sagittal slices; else as when fitted."),
-    ] = None,
+    window: Window = None,
+    axis: Axis = None,
     runtime: Runtime = None,
     device: Device = "auto",
     random_weights: RandomWeights = False,
@@ -67,8 +61,8 @@ def score_command(
         int | None,
         typer.Option(
             min=1,
-            help="Images scored at a time: on a GPU as one batch, else 16; on a processor side by "
-            "side, else one per core. Scores are the same.",
+            help="Images scored at a time: on a GPU as one batch, else 16, whose size may change "
+            "the last digits; on a processor side by side, else one per core, with the same bits.",
         ),
     ] = None,
     shard: Annotated[

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from recap.config import ReadingSettings, settings_from_dict
+from recap.cli.options import check_window, reading_from
+from recap.config import ReadingSettings
 from recap.data.cases import Found
 from recap.errors import InputError
 from recap.extras import require
@@ -53,16 +54,11 @@ class Wanted:
             require("pyarrow", "tables")
         if self.dicom:
             require("highdicom", "dicom")
-        if self.window is not None:
-            from recap.io.window import parse_window
+        check_window(self.window)
 
-            parse_window(self.window)
-
-    def reading(self, fitted: ReadingSettings) -> ReadingSettings:
-        """How files are read: as when fitted, but for what was asked for."""
-        asked = {"window": self.window, "axis": self.axis}
-        given = {key: value for key, value in asked.items() if value is not None}
-        return settings_from_dict({"reading": {**fitted.model_dump(), **given}}).reading
+    def reading(self, known: ReadingSettings) -> ReadingSettings:
+        """How files are read: as the detector has it, but for what was asked for."""
+        return reading_from(known, self.window, self.axis)
 
 
 @dataclass
@@ -87,7 +83,7 @@ class Job:
     ) -> None:
         self.detector, self.bundle, self.out = detector, bundle, out
         self.cases, self.wanted = cases, wanted
-        self.reading = wanted.reading(detector.card.settings.reading)
+        self.reading = wanted.reading(detector.card.reading)
         self._one_at_a_time = threading.Lock()
         self._dicom = self._dicom_results() if wanted.dicom else None
 

@@ -54,14 +54,14 @@ def serve_command(
         require(module, "server")
     from recap.config import validated
     from recap.server.run import run_server
-    from recap.server.settings import ServerSettings, check_exposure, read_token
+    from recap.server.settings import ServerSettings, check_exposure, read_own_token
 
     given = {
         "bundles": tuple(bundles),
         "data": data,
         "host": host,
         "port": port,
-        "token": None if token_file is None else read_token(token_file),
+        "token": None if token_file is None else read_own_token(token_file),
         "public_hosts": tuple(public_host or ()),
         "max_upload_mb": max_upload_mb,
         "max_megapixels": max_megapixels,

@@ -7,7 +7,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from recap.config import ReadingSettings
-from recap.data.folder import natural_key, walk
+from recap.data.folder import name_some, natural_key, walk
 from recap.data.unread_formats import is_unread_image
 from recap.errors import InputError
 from recap.fetch import unpack_archive
@@ -107,6 +107,22 @@ def find_cases(paths: Sequence[Path], scratch: Path, leave_out: Sequence[Path] =
     if not cases:
         raise NoCasesError(_nothing(paths, skipped))
     return Search(tuple(_with_unique_names(cases)), tuple(skipped))
+
+
+def open_one_case(path: Path, reading: ReadingSettings) -> Case:
+    """Open a file, or the only case that a folder holds."""
+    if not path.is_dir():
+        return open_file(path, reading)
+    found = _search_folder(path)
+    if not found.cases:
+        raise NoCasesError(_nothing([path], found.skipped))
+    if len(found.cases) > 1:
+        names = name_some([Path(case.name) for case in found.cases])
+        raise InputError(
+            f"{path}: holds {len(found.cases)} cases ({names}), not one. Name one of them, or "
+            f"score them all with `recap score BUNDLE {path} --out DIR`."
+        )
+    return found.cases[0].open(reading)
 
 
 def _search(path: Path, scratch: Path, leave_out: Sequence[Path]) -> Search:

@@ -34,23 +34,38 @@ def read_raster(path: str | Path) -> Image:
 
 
 def read_mask(path: str | Path) -> BoolArray:
-    """Read a lesion mask (H, W): true where any channel is above half of the value range.
+    """Read a lesion mask (H, W) from a file; `_marked` says what its values mean."""
+    return _marked(_read_values(Path(path)), str(path))
+
+
+def mask_from_array(array: Any, source: str = "mask") -> BoolArray:
+    """A lesion mask (H, W) from an array, whose values mean what they would mean in a file."""
+    if isinstance(array, PillowImage.Image):
+        return _marked(_decode_given(array, source), source)
+    values = np.asarray(array)
+    if values.ndim != 2 and not (values.ndim == 3 and values.shape[2] in (1, 3, 4)):
+        raise InputError(
+            f"{source}: a mask must have the shape (H, W), but this one has {values.shape}. Give "
+            "one mask for each image."
+        )
+    return _marked(values, source)
+
+
+def _marked(values: NDArray[Any], source: str) -> BoolArray:
+    """True where any channel is above half of the value range.
 
     A mask of 0 and one other value is true where it is not 0, be that 1 or grey. Label numbers,
     and several values of which none is above half, are refused: where they cut nobody knows.
     """
-    values = _read_values(Path(path))
-    if np.issubdtype(values.dtype, np.integer):
+    if values.dtype == np.bool_ or np.issubdtype(values.dtype, np.integer):
         colours = _without_alpha(values)
-        top, most = int(colours.max()), np.iinfo(values.dtype).max
-        if top <= 1:
+        low, top = int(colours.min(initial=0)), int(colours.max(initial=0))
+        if low >= 0 and top <= 1:
             return np.asarray(colours.any(axis=2))
-        if top < LABEL_RANGE * most:
-            raise InputError(
-                f"{path}: the largest value of this mask is {top}, which looks like label numbers. "
-                f"Save the mask with 0 for healthy and {most} for lesion."
-            )
-    strength = _without_alpha(_to_unit(values, str(path))).max(axis=2)
+        _refuse_labels(values.dtype, low, top, source)
+    elif np.issubdtype(values.dtype, np.floating):
+        _refuse_wide_floats(values, source)
+    strength = _without_alpha(_to_unit(values, source)).max(axis=2)
     marked = strength > 0.5
     if marked.any() or not strength.any():
         return np.asarray(marked)
@@ -58,10 +73,38 @@ def read_mask(path: str | Path) -> BoolArray:
     if len(levels) == 2 and levels[0] == 0:
         return np.asarray(strength > 0)
     raise InputError(
-        f"{path}: the values of this mask reach {levels[0]:.0%} to {levels[-1]:.0%} of full "
+        f"{source}: the values of this mask reach {levels[0]:.0%} to {levels[-1]:.0%} of full "
         "brightness, so that it is not clear what they mark. Save it with 0 for healthy and full "
         "brightness for lesion."
     )
+
+
+def _refuse_labels(dtype: np.dtype[Any], low: int, top: int, source: str) -> None:
+    if dtype not in (np.uint8, np.uint16):
+        raise InputError(
+            f"{source}: a mask of type {dtype} with values from {low} to {top} does not say which "
+            "of them are lesion. Give it as booleans, or with 0 for healthy and 1 for lesion."
+        )
+    most = np.iinfo(dtype).max
+    if top < LABEL_RANGE * most:
+        raise InputError(
+            f"{source}: the largest value of this mask is {top}, which looks like label numbers. "
+            f"Save the mask with 0 for healthy and {most} for lesion."
+        )
+
+
+def _refuse_wide_floats(values: NDArray[Any], source: str) -> None:
+    """Before they are taken for an image, whose remedy is an intensity window."""
+    if not np.isfinite(values).all():
+        raise InputError(
+            f"{source}: the mask has NaN or infinite values. Give 0 for healthy and 1 for lesion."
+        )
+    low, high = float(values.min(initial=0)), float(values.max(initial=0))
+    if low < 0 or high > 1:
+        raise InputError(
+            f"{source}: a mask of floats must lie in 0..1, but this one spans {low:g} to {high:g}. "
+            "Give it as booleans, or with 0 for healthy and 1 for lesion."
+        )
 
 
 def unmarked_greys(path: str | Path) -> list[float]:

@@ -62,7 +62,7 @@ def _score_case(detector: "Detector", found: Found, folder: Path) -> None:
     from recap.scoring.cases import score_case
     from recap.scoring.regions import case_regions
 
-    case = found.open(detector.card.settings.reading)
+    case = found.open(detector.card.reading)
     prediction = score_case(detector, case)
     calibration = detector.card.calibration
     level = None if calibration is None else calibration.map_level

@@ -1,12 +1,19 @@
 """Every method by its name, ours and the others: settings, fitting, and what it can do."""
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
-from recap.config import AnySettings, PeerSettings, resolve_settings
+from recap.config import (
+    AnySettings,
+    PeerSettings,
+    merged,
+    parse_override,
+    read_toml,
+    resolve_settings,
+)
 from recap.errors import SettingsError
 from recap.peers.registry import PEERS
 from recap.peers.settings import resolve_peer
@@ -41,10 +48,26 @@ def resolve_method(
     check_method(method)
     if method in PEERS:
         return resolve_peer(method, preset, config, overrides, **values)
-    fixed = [
-        f"{s}.{k}={json.dumps(v)}" for s, group in OURS[method].items() for k, v in group.items()
-    ]
-    return resolve_settings(preset, config, [*overrides, *fixed], **values)
+    overrides = list(overrides)
+    given = merged([read_toml(config) if config else {}, *map(parse_override, overrides), values])
+    fixed = [(s, k, v) for s, group in OURS[method].items() for k, v in group.items()]
+    for section, key, value in fixed:
+        _refuse_other(method, section, key, value, given)
+    overrides += [f"{section}.{key}={json.dumps(value)}" for section, key, value in fixed]
+    return resolve_settings(preset, config, overrides, **values)
+
+
+def _refuse_other(
+    method: str, section: str, key: str, value: Any, given: Mapping[str, Any]
+) -> None:
+    """What makes a method what it is cannot be set otherwise."""
+    group = given.get(section)
+    asked = group.get(key, value) if isinstance(group, Mapping) else value
+    if asked != value:
+        raise SettingsError(
+            f"{section}.{key} = {json.dumps(asked)}, but method '{method}' is the one with "
+            f"{json.dumps(value)}. Leave the setting out, or choose another method."
+        )
 
 
 def check_method(method: str) -> None:

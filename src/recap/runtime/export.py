@@ -10,6 +10,7 @@ import numpy as np
 
 from recap.atomic import write_atomic
 from recap.errors import BundleError, InputError
+from recap.extras import require
 from recap.runtime.check import (
     ALLOWED,
     check_pixels,
@@ -42,6 +43,10 @@ _PACKAGES = (
     *("recap-ad", "torch", "transformers", "onnx", "onnxscript"),
     *("onnxruntime", "openvino", "nncf"),
 )
+_NEEDED: dict[Target, tuple[str, ...]] = {
+    "onnx": ("onnx", "onnxscript", "onnxruntime"),
+    "openvino": ("onnx", "onnxscript", "openvino"),
+}
 
 
 def export_bundle(
@@ -59,6 +64,7 @@ def export_bundle(
     if calibration is not None and to != "openvino":
         raise InputError(f"int8 is made for openvino, not for {to}. Use --to openvino --int8.")
     kind = to if calibration is None else f"{to}-int8"
+    _require_packages(to, kind)
     images = None if calibration is None else calibration_pixels(detector, calibration)
     decisions = decisions_of(detector)
     with tempfile.TemporaryDirectory(dir=bundle, prefix=".exporting-") as scratch:
@@ -75,6 +81,12 @@ def export_bundle(
             (bundle / kind).rename(Path(scratch) / "old")
         fresh.rename(bundle / kind)
     return record
+
+
+def _require_packages(to: Target, kind: str) -> None:
+    """Before the work, which takes minutes: the packages of the extra that serves this runtime."""
+    for package in (*_NEEDED[to], *(("nncf",) if kind != to else ())):
+        require(package, to)
 
 
 class _OnnxGraph(NamedTuple):

@@ -21,7 +21,7 @@ _SCOPES = "pkg.torch.onnx.name_scopes"
 
 def calibration_pixels(detector: Detector, folder: Path) -> FloatArray:
     """Images of a folder, evenly drawn, as the graph takes them: (N, 3, S, S)."""
-    reading = detector.card.settings.reading
+    reading = detector.card.reading
     with tempfile.TemporaryDirectory(prefix="recap-") as scratch:
         cases = [found.open(reading) for found in find_cases([folder], Path(scratch)).cases]
         places = [(case, number) for case in cases for number in range(len(case.images))]

@@ -82,7 +82,7 @@ def _score_all(
     shard: Shard,
 ) -> list[list[Row]]:
     first = targets[0].detector
-    reading = reading or first.card.settings.reading
+    reading = reading or first.card.reading
     cases = [case for case in cases if shard.holds(case.name)]
     stages, manifests = Stages(), []
     for target in targets:  # all of them, before anything is written

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from recap.config import AnySettings
+from recap.config import AnySettings, ReadingSettings
 from recap.errors import BundleError
 from recap.fetch import sha256_of
 from recap.io.reasons import not_there
@@ -60,6 +60,14 @@ class Card(BaseModel):
     where that was asked for."""
     head_sha256: str | None = None
     """Of head.safetensors; None in bundles of versions that did not note it."""
+
+    @property
+    def reading(self) -> ReadingSettings:
+        """How files are read unless something else is asked for: as when calibrated, or fitted.
+
+        A threshold holds for scores of files that are read as those that it comes from.
+        """
+        return self.settings.reading if self.calibration is None else self.calibration.reading
 
     @property
     def drawn_scale(self) -> tuple[float, float]:
@@ -146,6 +154,11 @@ def read_card(folder: Path) -> Card:
         return Card.model_validate(content)
     except (ValidationError, ValueError, OSError) as error:
         raise BundleError(f"{path} is damaged ({_first(error)}). Copy the bundle again.") from error
+
+
+def is_of_fit(folder: Path, fingerprint: str) -> bool:
+    """Whether a bundle lies there that comes from the fit with this fingerprint."""
+    return (folder / CARD).is_file() and read_card(folder).fingerprint == fingerprint
 
 
 def _first(error: Exception) -> str:

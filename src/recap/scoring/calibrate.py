@@ -91,9 +91,11 @@ def calibrate(
         fpr: the share of normal cases that may be called abnormal.
         sensitivity: of the operating point that is named so.
         decide_by: the rule that decides: fpr, f1, youden or sensitivity.
+        reading: how files are read; by default as the detector reads them. The calibrated
+            detector reads files so.
     """
     check_request(sensitivity, decide_by, abnormal is not None)
-    reading = reading or detector.card.settings.reading
+    reading = reading or detector.card.reading
     unreadable: dict[str, str] = {}
     with TemporaryDirectory(prefix="recap-") as scratch:
         healthy = list(_known(normal, Path(scratch) / "normal"))

@@ -121,8 +121,18 @@ class Calibration(Section):
                 f"recap calibrate on {_CASES[kind]}"
             )
         if reading != self.reading:
-            return "no decision: read with other settings (window, axis, …) than when calibrated"
+            return f"no decision: {self._read_otherwise(reading)}"
         return ""
+
+    def _read_otherwise(self, reading: ReadingSettings) -> str:
+        """How the file was read, how those of the calibration were, and what to do about it."""
+        here, there = reading.model_dump(), self.reading.model_dump()
+        names = [name for name in here if here[name] != there[name]]
+        seen = ", ".join(f"{name} {here[name]}, not {there[name]}" for name in names)
+        return (
+            f"read with other settings than when calibrated ({seen}); run recap score without "
+            "--window and --axis, or recap calibrate with the same"
+        )
 
     def decide(self, score: float, distance: float | None = None) -> Decision:
         """Decide upon a score; `distance` is how far the image is from the fitted domain."""

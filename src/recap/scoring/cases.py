@@ -73,7 +73,7 @@ def score_case(
     images are scored at a time; `look_ahead` decodes the next ones in another thread meanwhile.
     """
     parts = Parts(None) if parts is None else parts
-    reading = reading or detector.card.settings.reading
+    reading = reading or detector.card.reading
     count = len(case.images)
     kept = {n: part for n in range(count) if (part := parts.get(n)) is not None}
     missing = [number for number in range(count) if number not in kept]

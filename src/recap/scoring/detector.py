@@ -22,7 +22,7 @@ from recap.model.join import join_heads
 from recap.model.recap import ReCAP
 from recap.model.scorer import Output, Scorer
 from recap.scoring.arrays import Runtime, as_output
-from recap.scoring.bundle import Card, read_card, read_tensors, write_bundle
+from recap.scoring.bundle import Card, is_of_fit, read_card, read_tensors, write_bundle
 from recap.scoring.calibration import Calibration
 from recap.scoring.domain_guard import DESCRIPTORS, nearest
 from recap.scoring.own_encoder import checked, find_encoder
@@ -86,7 +86,7 @@ class Detector:
         refuse_one_image(images, "score_batch")
         pending: list[Image] = []
         for image in images:
-            pending.append(as_image(image, self.card.settings.reading))
+            pending.append(as_image(image, self.card.reading))
             if len(pending) == batch_size:
                 yield from self._score(pending)
                 pending = []
@@ -94,11 +94,14 @@ class Detector:
             yield from self._score(pending)
 
     def score_case(self, path: str | Path) -> "CasePrediction":
-        """Score a file of many images: a volume, a multi-frame DICOM file or a slide."""
-        from recap.io import open_file
+        """Score a file of many images: a volume, a multi-frame DICOM file or a slide.
+
+        Or a folder that holds one case, such as the slices of a DICOM series.
+        """
+        from recap.data.cases import open_one_case
         from recap.scoring.cases import score_case
 
-        return score_case(self, open_file(path, self.card.settings.reading))
+        return score_case(self, open_one_case(Path(path), self.card.reading))
 
     def calibrated(
         self, calibration: Calibration, descriptors: FloatArray | None = None
@@ -129,7 +132,7 @@ class Detector:
         """Why scores of this kind are not decided upon; empty if they are."""
         if self.card.calibration is None:
             return "no decision: not calibrated; run recap calibrate"
-        return self.card.calibration.why_not(kind, reading or self.card.settings.reading)
+        return self.card.calibration.why_not(kind, reading or self.card.reading)
 
     def raw_output(self, images: list[Image]) -> Output:
         """The model's output in the input's frame (S × S), for metrics at that size."""
@@ -183,13 +186,17 @@ class Detector:
     ) -> None:
         """Save as one folder; an existing bundle there is replaced.
 
-        What else than a detector lies in the bundle `keep` is carried over. `thumbnails` are small
-        pictures (PNG) of support images by their number in the card.
+        What else lies in the bundle `keep` is carried over: exported graphs, small pictures. By
+        default that is the bundle at `path`, if it is of the same fit, as after calibrating.
+        `thumbnails` are small pictures (PNG) of support images by their number in the card; where
+        they are given, be it none, the bundle is new, and only what lies in `keep` is carried over.
         """
         tensors = head_tensors(self.model)
         if self.descriptors is not None:
             tensors[DESCRIPTORS] = torch.from_numpy(np.ascontiguousarray(self.descriptors))
         kept = Path(keep) if keep is not None else None
+        if kept is None and thumbnails is None and is_of_fit(Path(path), self.card.fingerprint):
+            kept = Path(path)
         write_bundle(Path(path), self.card, tensors, kept, thumbnails)
 
 

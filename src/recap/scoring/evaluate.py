@@ -92,7 +92,7 @@ def measure(
     """Score samples and compute all metrics; of the maps only those of `keep_maps` are kept."""
     images, pixels = ImageMetrics(), PixelMetrics()
     masked = sum(sample.mask is not None for sample in samples)
-    reading = detector.card.settings.reading
+    reading = detector.card.reading
     outputs: list[Output] = []
     maps: dict[int, FloatArray] = {}
     empty: list[Path] = []

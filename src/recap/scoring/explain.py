@@ -110,7 +110,7 @@ def explain(detector: Detector, image: Source, xy: tuple[int, int] | None = None
             f"'{name}' cannot be explained: only recap's own detectors keep what each layer says. "
             "Fit with --method recap, static, normal_only or nearest."
         )
-    picture = as_image(image, detector.card.settings.reading)
+    picture = as_image(image, detector.card.reading)
     resize = SquareResize(picture.size_hw, model.encoder.input_px)
     with torch.inference_mode():
         pixels = detector.preprocess(picture)[None].to(model.device)

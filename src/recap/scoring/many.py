@@ -50,7 +50,7 @@ def score_many(detectors: Sequence[Detector], image: Source) -> list[Prediction]
     read: dict[str, tuple[Image, SharedPass]] = {}
     predictions = []
     for detector in detectors:
-        reading = detector.card.settings.reading
+        reading = detector.card.reading
         how = reading.model_dump_json()
         if how not in read:
             opened = as_image(image, reading)

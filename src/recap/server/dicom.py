@@ -19,7 +19,7 @@ from recap.scoring.parts import ImageScore
 from recap.server.download import zip_folder
 from recap.server.jobs import Job
 from recap.server.numbering import job_cases
-from recap.server.results import MAPS, Result
+from recap.server.results import MAPS, Result, read_as
 from recap.server.service import Service
 from recap.types import Decision, Region
 
@@ -34,7 +34,8 @@ def dicom_zip(service: Service, job: Job, result: Result) -> Iterator[bytes]:
     wanted = [case for case in content["cases"] if case.get("dicom")]
     if not wanted:
         raise HTTPException(404, "No case of this job came as DICOM.")
-    reading = service.bundles.refuse_other(job.bundle, content["fingerprint"]).settings.reading
+    card = service.bundles.refuse_other(job.bundle, content["fingerprint"])
+    reading = read_as(content, card)
     folder = Path(tempfile.mkdtemp(dir=service.jobs.store.root / "incoming"))
     try:
         with _ONE_AT_A_TIME:

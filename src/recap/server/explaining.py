@@ -7,7 +7,7 @@ from fastapi import HTTPException
 
 from recap.server.jobs import Job
 from recap.server.numbering import job_cases
-from recap.server.results import Result
+from recap.server.results import Result, read_as
 from recap.server.service import Service
 
 
@@ -29,12 +29,13 @@ def nearest_normal(
 
     if case["status"] != "ok" or case["kind"] == "slide":
         raise HTTPException(404, "Only pictures, slices and frames can be explained.")
-    service.bundles.refuse_other(job.bundle, result.read()["fingerprint"])
+    content = result.read()
+    card = service.bundles.refuse_other(job.bundle, content["fingerprint"])
     if not 0 <= image < case["images"]:
         raise HTTPException(404, "The case has no such image.")
     detector = service.bundles.detector(job.bundle)
     upload = service.jobs.store.job_folder(job.id) / "upload"
-    found = job_cases(job, upload)[case["id"]].open(detector.card.settings.reading)
+    found = job_cases(job, upload)[case["id"]].open(read_as(content, card))
     told = explain(detector, found.images[image], (x, y))
     nearest = told.nearest
     if nearest is None or nearest.origin is None:

@@ -139,7 +139,7 @@ def run_fit(job: Job, folder: Path, out: Path, device: str, progress: Progress) 
             raise
         shutil.rmtree(work)  # what a power cut left of it cannot be used
         detector = fit_few_shot(support, settings, **where)
-    kept = thumbnails(support) if job.options["keep_thumbnails"] else None
+    kept = thumbnails(support) if job.options["keep_thumbnails"] else {}
     detector.save(out, thumbnails=kept)
     return detector
 

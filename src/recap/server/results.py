@@ -16,14 +16,22 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from recap.config import ReadingSettings
 from recap.io import Case
 from recap.report.case_overlay import slide_picture
 from recap.report.overlay import overlay
 from recap.report.quick_png import quick_png
+from recap.scoring.bundle import Card
 from recap.scoring.cases import CasePrediction
 from recap.types import FloatArray, Image, Region
 
 RESULT, IMAGES, MAPS, VOLUME = "result.json", "images.npy", "maps.npy", "map.nii.gz"
+
+
+def read_as(content: dict[str, Any], card: Card) -> ReadingSettings:
+    """How the files of a result were read; results of earlier versions do not tell."""
+    told = content.get("reading")
+    return card.settings.reading if told is None else ReadingSettings(**told)
 
 
 def case_folder(result: Path, number: int) -> Path:

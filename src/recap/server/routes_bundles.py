@@ -103,4 +103,4 @@ def _understand_calibration(service: Service, form: Form, bundle: str) -> Wanted
     if form.files_of("masks"):
         raise HTTPException(422, "A calibration takes no masks.")
     told: dict[str, Any] = {"calibrate": read_options(form, CalibrateOptions).model_dump()}
-    return Wanted("calibrate", bundle, card.settings.reading, place_support(form), told)
+    return Wanted("calibrate", bundle, card.reading, place_support(form), told)

@@ -49,7 +49,7 @@ def _understand_scoring(service: Service, form: Form) -> Wanted:
     if not form.files:
         raise HTTPException(422, "Send at least one file in the field file.")
     files = [(file.raw, file.given) for file in form.files]
-    return Wanted("score", bundle, card.settings.reading, files, {})
+    return Wanted("score", bundle, card.reading, files, {})
 
 
 @router.post(

@@ -47,7 +47,7 @@ def score_job(
             count(before + within)
 
         try:
-            case = found.open(detector.card.settings.reading)
+            case = found.open(detector.card.reading)
             # Many images take long, so what is done of them outlives a kill; after it, another
             # detector may be served under the name.
             work = folder / "work" / detector.card.fingerprint / f"{number:05d}"
@@ -126,6 +126,8 @@ def _write(
             "sha256": detector.card.encoder.sha256,
         },
         "version": __version__,
+        # A detector that is calibrated anew may read files otherwise than these maps were made.
+        "reading": detector.card.reading.model_dump(mode="json"),
         "scale": list(detector.map_scale),
         "cases": records,
     }

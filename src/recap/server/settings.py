@@ -10,6 +10,7 @@ from pydantic import Field
 from recap.config import Section
 from recap.errors import SettingsError
 from recap.scoring.bundle import read_card
+from recap.token_file import read_token
 
 MEGABYTE = 2**20
 SHORTEST_TOKEN = 16
@@ -88,18 +89,9 @@ def check_exposure(settings: ServerSettings) -> None:
         )
 
 
-def read_token(path: Path) -> str:
-    """The token: the only line of a file."""
-    try:
-        token = path.read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise SettingsError(f"Cannot read the token file {path}: {error}.") from error
-    if len(token) < SHORTEST_TOKEN or not re.fullmatch(r"[!-~]+", token):
-        raise SettingsError(
-            f"{path}: a token is one line of at least {SHORTEST_TOKEN} letters, digits or signs. "
-            "Make one with `openssl rand -hex 32`."
-        )
-    return token
+def read_own_token(path: Path) -> str:
+    """The token that clients must send: one that cannot be guessed."""
+    return read_token(path, SHORTEST_TOKEN, "Make one with `openssl rand -hex 32`.")
 
 
 def served_names(bundles: tuple[Path, ...]) -> dict[str, Path]:

@@ -142,7 +142,7 @@ class Workers:
             for job in claimed:
                 cases = job_cases(job, self._jobs.store.job_folder(job.id) / "upload")
                 found = next(iter(cases.values()))
-                images.append(found.open(detector.card.settings.reading).images[0])
+                images.append(found.open(detector.card.reading).images[0])
             predictions = list(detector.score_batch(images, len(images)))
         except RecapError:
             return {}  # one by one, the bad one tells what is wrong

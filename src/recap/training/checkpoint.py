@@ -13,6 +13,8 @@ from torch.optim import Optimizer
 
 from recap.errors import OtherFitError, TrainingError
 
+FINGERPRINT = "fingerprint"
+"""The file that says which fit a folder is of."""
 STATE = ("step", "exp_avg", "exp_avg_sq")
 
 Terms = dict[str, float]
@@ -46,16 +48,17 @@ class Checkpoint:
     def __init__(self, folder: Path, fingerprint: str) -> None:
         self.folder = folder
         self._file = folder / "checkpoint.safetensors"
-        owner = folder / "fingerprint"
+        owner = folder / FINGERPRINT
         if owner.exists() and owner.read_text(encoding="utf-8") != fingerprint:
             raise OtherFitError(
                 f"{folder} holds the unfinished fit of other images or settings. "
-                "Finish that one with its own settings, or discard it with --restart."
+                "Finish that one with its own settings, or discard it: with --restart, or delete "
+                "this folder."
             )
         folder.mkdir(parents=True, exist_ok=True)
         if not owner.exists():
             # Whole or not at all: other processes of the same fit read it meanwhile.
-            partial = folder / f"fingerprint.{os.getpid()}"
+            partial = folder / f"{FINGERPRINT}.{os.getpid()}"
             partial.write_text(fingerprint, encoding="utf-8")
             partial.replace(owner)
 
@@ -84,7 +87,8 @@ class Checkpoint:
             _restore(model, optimiser, tensors)
         except (OSError, SafetensorError, KeyError, ValueError, TypeError, RuntimeError) as error:
             raise TrainingError(
-                f"{self._file} is damaged ({error}). Discard the unfinished fit with --restart."
+                f"{self._file} is damaged ({error}). Discard the unfinished fit: with --restart, "
+                "or delete this folder."
             ) from error
         return place
 

@@ -1,10 +1,14 @@
 """`recap.fit`: the one call that makes a detector."""
 
+import shutil
 from pathlib import Path
 
-from recap.config import DEFAULT_PRESET, Settings, resolve_settings
+from recap.config import Settings, resolve_settings
+from recap.errors import InputError, SettingsError
 from recap.progress import Progress, silent
 from recap.scoring.detector import Detector
+from recap.training.checkpoint import FINGERPRINT
+from recap.training.devices import is_main_process
 from recap.training.support import Masks, Pictures, gather_support
 
 
@@ -13,8 +17,8 @@ def fit(
     abnormal: Pictures | None = None,
     masks: Masks | None = None,
     *,
-    preset: str = DEFAULT_PRESET,
-    seed: int = 0,
+    preset: str | None = None,
+    seed: int | None = None,
     settings: Settings | None = None,
     work_dir: str | Path | None = None,
     device: str = "auto",
@@ -29,20 +33,38 @@ def fit(
             normal images, whose tokens made-up lesions adapt (`training.made_up_lesions`).
         masks: lesion masks: a folder with files named like the abnormal images, or a list with
             one mask (or None) for each abnormal image: files with files, arrays with arrays.
-        preset: `recap`, `fast` (the published model, side adapters) or `paper` (the published
-            recipe).
-        settings: everything else; replaces `preset` and `seed`.
-        work_dir: a folder for unfinished work; an interrupted fit goes on from there.
+        preset: `recap` (the default), `fast` (the published model, side adapters) or `paper` (the
+            published recipe).
+        seed: of every generator; 0 by default.
+        settings: all settings, as `recap.resolve_settings` makes them, preset and seed included.
+        work_dir: a folder of its own for unfinished work; an interrupted fit goes on from there,
+            a finished one removes it.
         device: `auto`, `cpu` or `cuda`.
         progress: called with stage, done, total and detail at every step; `print` will do.
     """
     from recap.training.fewshot import fit_few_shot
 
-    settings = settings or resolve_settings(preset, seed=seed)
-    return fit_few_shot(
-        gather_support(normal, abnormal, masks, settings.reading),
-        settings,
-        work_dir=Path(work_dir) if work_dir is not None else None,
-        device=device,
-        progress=progress,
-    )
+    if settings is None:
+        settings = resolve_settings(preset, seed=seed or 0)
+    elif preset is not None or seed is not None:
+        given = f"preset={preset!r}" if preset is not None else f"seed={seed!r}"
+        raise SettingsError(
+            f"{given} beside settings=, which have a preset and a seed: one would be ignored. Put "
+            "it into the settings: recap.resolve_settings(preset, seed=…)."
+        )
+    support = gather_support(normal, abnormal, masks, settings.reading)
+    work = None if work_dir is None else _own_folder(Path(work_dir))
+    detector = fit_few_shot(support, settings, work_dir=work, device=device, progress=progress)
+    if work is not None and is_main_process():
+        shutil.rmtree(work, ignore_errors=True)
+    return detector
+
+
+def _own_folder(work: Path) -> Path:
+    """Refuse a folder with other things in it: it is removed in the end."""
+    if work.is_dir() and any(work.iterdir()) and not (work / FINGERPRINT).is_file():
+        raise InputError(
+            f"work_dir {work} holds other files than an unfinished fit, and would be removed with "
+            f"them. Give a folder of its own, such as {work / 'unfinished'}."
+        )
+    return work

@@ -17,7 +17,7 @@ from recap.data.folder import folder_samples
 from recap.data.inspect import MARKS_NOTHING
 from recap.data.supports import support_hashes
 from recap.errors import InputError
-from recap.io import image_from_array, read_image, read_mask
+from recap.io import image_from_array, mask_from_array, read_image, read_mask
 from recap.io.raster import refuse_one_image
 from recap.io.resize import SquareResize
 from recap.types import CLASSES, BoolArray, Image, Sample
@@ -72,9 +72,25 @@ def gather_support(
     marks = [None] * len(diseased) if given[2] is None else given[2]
     _one_each(diseased, marks)
     pairs = zip(diseased, marks, strict=True)
-    return healthy + [
+    support = healthy + [
         _from_array(array, mask, True, f"abnormal[{i}]") for i, (array, mask) in enumerate(pairs)
     ]
+    _refuse_copies(support)
+    return support
+
+
+def _refuse_copies(support: Sequence[SupportImage]) -> None:
+    """Arrays as files: one image given twice would count twice, or teach its opposite."""
+    first: dict[tuple[str | None, tuple[int, int]], str | None] = {}
+    for item in support:
+        # A blank image of another shape has the same bytes.
+        key, name = (item.record["sha256"], item.image.size_hw), item.record["name"]
+        if key in first:
+            raise InputError(
+                f"{name} and {first[key]} are the same image. Every image counts once, as "
+                "normal or as abnormal: remove one."
+            )
+        first[key] = name
 
 
 def _listed(given: Any, name: str) -> Any:
@@ -173,7 +189,7 @@ def _thumbnail(image: Image) -> bytes:
 def _from_array(array: Any, mask: Any, abnormal: bool, name: str) -> SupportImage:
     image = array if isinstance(array, Image) else image_from_array(array, name)
     digest = hashlib.sha256(np.ascontiguousarray(image.pixels).tobytes()).hexdigest()
-    lesion = None if mask is None else np.asarray(mask).astype(bool)
+    lesion = None if mask is None else mask_from_array(mask, f"{name}, its mask")
     if lesion is not None and lesion.shape != image.size_hw:
         raise InputError(f"{name}: its mask has shape {lesion.shape}, the image {image.size_hw}.")
     _refuse_empty(lesion, f"{name}, its mask")
