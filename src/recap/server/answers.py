@@ -63,6 +63,8 @@ class CaseAnswer(BaseModel):
     regions: list[dict[str, Any]] = []
     level: float | None = None
     """Regions are where the map reaches it."""
+    calibration_digest: str = ""
+    """Of the calibration that decided; the bundle may have another by now."""
     size_hw: tuple[int, int] | None = None
     source_size_hw: tuple[int, int] | None = None
     """Of a slide, of which a small picture is shown."""
@@ -89,6 +91,7 @@ class BundleAnswer(BaseModel):
     support_pictures: bool
     made_here: bool
     calibration: dict[str, Any] | None
+    calibration_digest: str
 
 
 class SessionAnswer(BaseModel):
