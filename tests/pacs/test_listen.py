@@ -73,6 +73,55 @@ def test_a_study_over_two_associations_is_scored_once(running, archive, tmp_path
     assert len(archive.received) == RESULTS
 
 
+def test_a_sender_that_hangs_up_during_an_image_does_not_hold_up_its_study(
+    running, archive, tmp_path, monkeypatch
+):
+    from pynetdicom import AE
+
+    keep, hear_close = Spool.store, Listener._on_close
+    storing, gone = threading.Event(), threading.Event()
+
+    def slow_store(*args):
+        storing.set()
+        assert gone.wait(30)
+        return keep(*args)
+
+    monkeypatch.setattr(Spool, "store", slow_store)
+    monkeypatch.setattr(
+        Listener, "_on_close", lambda self, event: (hear_close(self, event), gone.set())
+    )
+    listener = running()
+    (image,) = study(22, slices=1)
+    ae = AE(ae_title="SCANNER")
+    ae.add_requested_context(image.SOPClassUID)
+    association = ae.associate("127.0.0.1", listener.port, ae_title="RECAP")
+    sender = threading.Thread(target=association.send_c_store, args=(image,))
+    sender.start()
+    assert storing.wait(30)
+    association.dul.socket.close()
+    sender.join(30)
+    archive.wait_for(RESULTS, seconds=30)
+    wait_until_empty(tmp_path / "spool")
+
+
+def test_a_study_is_not_scored_while_its_association_is_open(running, archive):
+    from pynetdicom import AE
+
+    listener = running(quiet_seconds=0.1)
+    images = study(23)
+    ae = AE(ae_title="SCANNER")
+    ae.add_requested_context(images[0].SOPClassUID)
+    association = ae.associate("127.0.0.1", listener.port, ae_title="RECAP")
+    association.send_c_store(images[0])
+    time.sleep(1)
+    assert archive.received == []
+    for image in images[1:]:
+        association.send_c_store(image)
+    association.release()
+    archive.wait_for(RESULTS)
+    assert len(archive.received) == RESULTS
+
+
 def test_what_comes_again_unchanged_is_not_scored_again(running, archive, tmp_path):
     listener = running()
     send(listener.port, study(3))
