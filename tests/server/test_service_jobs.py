@@ -189,6 +189,18 @@ def test_a_key_is_of_one_address(client):
     assert send("jobs", "file").status_code == 422
 
 
+def test_a_key_is_of_one_use_of_the_files(client):
+    """What was fitted on as normal must not be taken for what is abnormal."""
+
+    def send(*fields):
+        files = [(field, (f"{n}.png", png(n))) for n, field in enumerate(fields)]
+        address = f"{API}/bundles/brain/calibrate"
+        return client.post(address, files=files, headers={"Idempotency-Key": "k"}).status_code
+
+    assert send("normals", "abnormals") == send("normals[]", "abnormals[]") == 202
+    assert send("abnormals", "normals") == 422
+
+
 def test_events_follow_a_job_to_its_end(client):
     answer = upload(client, png())
     with client.stream("GET", f"{API}/jobs/{answer.json()['id']}/events") as events:
@@ -276,13 +288,17 @@ def test_a_full_disk_is_told_and_leaves_nothing(client, monkeypatch, tmp_path):
         assert list((tmp_path / "data" / folder).iterdir()) == []
 
 
-def test_the_same_files_are_told_by_their_content_not_by_their_names(client, make_client, tmp_path):
+def test_the_same_files_are_told_by_content_names_and_order(client, make_client, tmp_path):
     def content(*files, of=client):
         return ended(of, upload(of, *files))["content"]
 
     first = content(("IM1.png", png(1)), ("IM2.png", png(2)))
     assert len(first) == 64
-    assert content(("b.png", png(2)), ("a.png", png(1))) == first
+    assert content(("IM1.png", png(1)), ("IM2.png", png(2))) == first
+    # Cases are matched by their names, and those of equal names by their order.
+    assert content(("IM1.png", png(2)), ("IM2.png", png(1))) != first
+    twice = content(("IM.png", png(1)), ("IM.png", png(2)))
+    assert content(("IM.png", png(2)), ("IM.png", png(1))) != twice
     assert content(("IM1.png", png(3)), ("IM2.png", png(2))) != first  # another patient's IM1
     hidden = make_client(data=tmp_path / "hidden", deidentify=True)
     assert content(("IM1.png", png(1)), of=hidden) == ""

@@ -30,7 +30,8 @@ class JobAnswer(BaseModel):
     bundle: str
     names: list[str]
     content: str
-    """The same for jobs on the same files; empty where uploads are de-identified."""
+    """The same for jobs on the same files under the same names in the same order; empty where
+    uploads are de-identified."""
     images: int
     progress: Progress
     error: str

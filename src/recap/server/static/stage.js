@@ -256,7 +256,8 @@ class Stage {
     const others = heldFiles.has(this.job.id)
       ? bundles.filter((bundle) => bundle.name !== this.job.bundle)
       : [];
-    // By content: files of two patients may well have the same names.
+    // By content: files of two patients may well have the same names. It stands for the names and
+    // their order too, by which the case is found in the other result.
     const earlier = jobs.filter(
       (job) =>
         job.status === "done" &&
