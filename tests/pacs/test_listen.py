@@ -15,7 +15,7 @@ from pacs_peer import send
 from recap.errors import InputError, SettingsError
 from recap.pacs.listen import Listener, ListenSettings
 from recap.pacs.score_study import study_scorer
-from recap.pacs.send import DicomPeer, StuckError, parse_address
+from recap.pacs.send import DicomPeer, SendError, StuckError, parse_address
 from recap.pacs.spool import Round, Spool
 
 
@@ -267,6 +267,43 @@ def test_a_full_disk_is_waited_for(running, archive, monkeypatch):
     listener = running()
     send(listener.port, study(13))
     archive.wait_for(RESULTS)
+
+
+def test_an_error_that_nobody_thought_of_does_not_end_the_listener(
+    running, archive, monkeypatch, caplog
+):
+    wrong = [True, True]
+    count = Round.count_attempt
+
+    def count_attempt(each):
+        if wrong:
+            wrong.pop()
+            raise ValueError("Secret^Person")
+        return count(each)
+
+    monkeypatch.setattr(Round, "count_attempt", count_attempt)
+    monkeypatch.setattr("recap.pacs.listen._LONGEST_WAIT_S", 0.05)
+    listener = running()
+    send(listener.port, study(24))
+    archive.wait_for(RESULTS, seconds=20)
+    assert "ValueError" in caplog.text
+    assert "Secret" not in caplog.text
+
+
+def test_a_connection_that_goes_just_before_a_result_is_opened_again(archive, tmp_path):
+    (image,) = study(25, slices=1)
+    image.SOPClassUID = "1.2.840.10008.5.1.4.1.1.7"
+    image.save_as(tmp_path / "a.dcm", enforce_file_format=True)
+    peer = DicomPeer(parse_address(archive.address))
+
+    def closed(dataset):
+        raise RuntimeError("The association with a peer SCP must be established")
+
+    peer._connected().send_c_store = closed
+    with pytest.raises(SendError, match="was lost"):
+        peer.send(tmp_path / "a.dcm")
+    assert peer.send(tmp_path / "a.dcm") == "stored"
+    peer.close()
 
 
 def test_results_wait_for_an_archive_that_is_full(running, archive, tmp_path):

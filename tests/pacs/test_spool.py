@@ -67,6 +67,23 @@ def test_a_study_that_is_sealed_twice_is_sealed_once(tmp_path):
     assert spool.seal(study) is None
 
 
+@pytest.mark.parametrize("left", [b"", b"\0\0\0", b"\xff", b"null"])
+def test_what_a_power_cut_has_emptied_is_begun_anew(tmp_path, left):
+    spool = Spool(tmp_path)
+    study = spool.store("s", "1", "a", b"x")
+    sealed = spool.seal(study)
+    assert [sealed.count_attempt(), sealed.count_attempt()] == [1, 2]
+    (sealed.folder / "attempts.txt").write_bytes(left)
+    assert [sealed.count_attempt(), sealed.count_attempt()] == [1, 2]
+    (tmp_path / "done" / f"{study}.json").write_bytes(left)
+    spool.finish(sealed)
+    spool.store("s", "1", "a", b"x")
+    assert spool.seal(study) is None
+    (tmp_path / "done" / f"{study}.json").write_bytes(left)
+    spool.store("s", "1", "a", b"x")
+    assert spool.seal(study) is not None
+
+
 def test_half_made_rounds_are_cleared(tmp_path):
     spool = Spool(tmp_path)
     (tmp_path / "work" / "abc-1").mkdir()

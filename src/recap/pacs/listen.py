@@ -159,6 +159,10 @@ class Listener:
                 # Such as a full disk, of which _on_store tells the senders. All stays as it is.
                 _log.error("waiting %.0f s: %s", _LONGEST_WAIT_S, error)
                 self._stop.wait(_LONGEST_WAIT_S)
+            except Exception as error:  # whatever it is, images must still be taken
+                # Its text may quote a file.
+                _log.error("waiting %.0f s: %s", _LONGEST_WAIT_S, type(error).__name__)
+                self._stop.wait(_LONGEST_WAIT_S)
         self._destination.close()
         self._server.shutdown()
         self._spool.release()

@@ -73,9 +73,12 @@ class Round:
     def count_attempt(self) -> int:
         """Note that scoring is tried once more, and say how often that now was."""
         path = self.folder / "attempts.txt"
-        attempts = 1 + (int(path.read_text()) if path.exists() else 0)
-        write_atomic(path, str(attempts))
-        return attempts
+        try:
+            before = int(path.read_text(encoding="utf-8"))
+        except (FileNotFoundError, ValueError):  # a power cut may have left it empty
+            before = 0
+        write_atomic(path, str(before + 1), durable=True)
+        return before + 1
 
     def keep_results(self, partial: Path) -> None:
         """Take results over once they are complete and on disk."""
@@ -194,7 +197,8 @@ class Spool:
     def finish(self, done: Round) -> None:
         """Remember what was dealt with, and let the images go."""
         known = self._known(done.study) | dict(_digests(done))
-        write_atomic(self._ledger(done.study), json.dumps(known, indent=0))
+        # The images go next, and nothing else knows of them.
+        write_atomic(self._ledger(done.study), json.dumps(known, indent=0), durable=True)
         self._remove(done)
 
     def fail(self, failed: Round, reason: str) -> None:
@@ -237,8 +241,11 @@ class Spool:
         return total
 
     def _known(self, study: str) -> dict[str, str]:
-        ledger = self._ledger(study)
-        return dict(json.loads(ledger.read_text(encoding="utf-8"))) if ledger.exists() else {}
+        try:
+            found = json.loads(self._ledger(study).read_text(encoding="utf-8"))
+        except (FileNotFoundError, ValueError):  # a power cut may have left it empty
+            return {}
+        return found if isinstance(found, dict) else {}
 
     def _ledger(self, study: str) -> Path:
         return self.root / "done" / f"{study}.json"
