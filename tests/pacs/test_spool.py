@@ -170,7 +170,19 @@ def test_an_interrupted_write_is_no_image(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "fsync", lost)
     with pytest.raises(OSError, match="Input/output"):
         spool.store("s", "1", "a", b"x")
-    assert list(tmp_path.rglob("*.dcm")) == []
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
+def test_what_a_kill_left_of_an_image_is_not_part_of_its_series(tmp_path):
+    spool = Spool(tmp_path)
+    study = spool.store("s", "1", "a", b"x")
+    (tmp_path / "incoming" / study / "b.partial").write_bytes(b"half")
+    (left,) = spool.seal(study).images.iterdir()
+    assert left.read_bytes() == b"x"
+    (tmp_path / "incoming" / "other").mkdir()
+    (tmp_path / "incoming" / "other" / "b.partial").write_bytes(b"half")
+    assert spool.seal("other") is None
+    assert len(spool.rounds()) == 1
 
 
 def test_two_listeners_do_not_share_a_spool(tmp_path):

@@ -146,12 +146,15 @@ class Spool:
         with self._lock:
             folder.mkdir(exist_ok=True)
             partial = path.with_suffix(".partial")
-            with partial.open("wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            self._counts[study] = self._counts.get(study, 0) + (not path.exists())
-            partial.replace(path)
+            try:
+                with partial.open("wb") as file:
+                    file.write(data)
+                    file.flush()
+                    os.fsync(file.fileno())
+                self._counts[study] = self._counts.get(study, 0) + (not path.exists())
+                partial.replace(path)
+            finally:
+                partial.unlink(missing_ok=True)  # on a full disk it is only part of an image
             sync(folder)
             self._bytes += len(data)
         return study
@@ -171,6 +174,9 @@ class Spool:
         with self._lock:
             if not incoming.exists():  # a late image was sealed with those before it
                 return None
+            for path in incoming.iterdir():
+                if path.suffix != ".dcm":  # a kill left it: readers would take it for an image
+                    path.unlink()
             folder.mkdir()
             incoming.rename(folder / "images")
             self._counts.pop(study, None)
