@@ -2,6 +2,7 @@ import errno
 import logging
 import threading
 import time
+from contextlib import contextmanager
 from types import SimpleNamespace
 
 import pydicom
@@ -267,6 +268,36 @@ def test_a_full_disk_is_waited_for(running, archive, monkeypatch):
     listener = running()
     send(listener.port, study(13))
     archive.wait_for(RESULTS)
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
+def test_a_disk_that_fills_up_while_results_are_written_is_waited_for(
+    running, archive, tmp_path, monkeypatch, code
+):
+    """More often than a study is tried that brings the process down."""
+    from recap.pacs.listen import _MAX_ATTEMPTS
+    from recap.report import dicom_results
+    from recap.scoring import cases
+
+    full, write = [True] * (_MAX_ATTEMPTS + 2), dicom_results.replacing
+
+    @contextmanager
+    def replacing(path):
+        with write(path) as file:
+            yield file
+            if path.name == "report.dcm" and full:
+                full.pop()
+                raise OSError(code, "No space left on device")
+
+    monkeypatch.setattr(cases, "score_case", lambda detector, case: marked(case))
+    monkeypatch.setattr(dicom_results, "replacing", replacing)
+    monkeypatch.setattr("recap.pacs.listen._LONGEST_WAIT_S", 0.05)
+    listener = running(score=study_scorer(DETECTOR))
+    send(listener.port, study(26))
+    archive.wait_for(RESULTS)
+    wait_until_empty(tmp_path / "spool")
+    assert not full
+    assert list((tmp_path / "spool" / "failed").iterdir()) == []
 
 
 def test_an_error_that_nobody_thought_of_does_not_end_the_listener(

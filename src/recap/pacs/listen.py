@@ -14,6 +14,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
+from recap.atomic import is_full
 from recap.errors import InputError, RecapError, SettingsError
 from recap.extras import require
 from recap.pacs.send import Destination, SendError, StuckError
@@ -210,9 +211,13 @@ class Listener:
             unscored = self._score(each.images, partial)
             if unscored:
                 self._spool.set_aside(each, unscored)
-        except RecapError as error:
-            raise _GivenUp(str(error)) from error
         except Exception as error:  # one study must not stop those behind it
+            if is_full(error):  # nor is it to blame: `run` waits for room
+                each.forget_attempts()
+                shutil.rmtree(partial, ignore_errors=True)
+                raise
+            if isinstance(error, RecapError):
+                raise _GivenUp(str(error)) from error
             _log.exception("study %s: scoring failed", each.name)
             raise _GivenUp(f"scoring failed ({type(error).__name__})") from error
         each.keep_results(partial)

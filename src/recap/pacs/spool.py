@@ -80,6 +80,10 @@ class Round:
         write_atomic(path, str(before + 1), durable=True)
         return before + 1
 
+    def forget_attempts(self) -> None:
+        """Begin to count anew."""
+        (self.folder / "attempts.txt").unlink(missing_ok=True)
+
     def keep_results(self, partial: Path) -> None:
         """Take results over once they are complete and on disk."""
         for path in partial.rglob("*.dcm"):
@@ -209,7 +213,7 @@ class Spool:
 
     def fail(self, failed: Round, reason: str) -> None:
         """Set a round aside, images and all; back in work/ it is tried again."""
-        (failed.folder / "attempts.txt").unlink(missing_ok=True)
+        failed.forget_attempts()
         write_atomic(failed.folder / "reason.txt", reason + "\n")
         failed.folder.rename(self.root / "failed" / failed.name)
 
