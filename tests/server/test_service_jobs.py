@@ -288,6 +288,27 @@ def test_a_full_disk_is_told_and_leaves_nothing(client, monkeypatch, tmp_path):
         assert list((tmp_path / "data" / folder).iterdir()) == []
 
 
+def test_a_job_whose_end_could_not_be_noted_is_finished_later(client, monkeypatch):
+    jobs, refused = client.app.state.service.jobs, []
+
+    def once_full(name):
+        work = getattr(jobs, name)
+
+        def act(*arguments):
+            if name in refused:
+                return work(*arguments)
+            refused.append(name)
+            raise sqlite3.OperationalError("database or disk is full")
+
+        monkeypatch.setattr(jobs, name, act)
+
+    once_full("finish")
+    once_full("fail")
+    job = ended(client, upload(client, png()))
+    assert (job["status"], refused) == ("done", ["finish", "fail"])
+    assert len(client.get(f"{API}/jobs/{job['id']}/cases").json()) == 1
+
+
 def test_the_same_files_are_told_by_content_names_and_order(client, make_client, tmp_path):
     def content(*files, of=client):
         return ended(of, upload(of, *files))["content"]
