@@ -157,6 +157,12 @@ def test_two_services_cannot_share_a_folder(store):
         Store(store.root)
 
 
+def test_a_data_folder_that_was_there_is_closed_to_others(tmp_path):
+    (tmp_path / "data").mkdir(mode=0o755)
+    Store(tmp_path / "data").close()
+    assert (tmp_path / "data").stat().st_mode & 0o777 == 0o700
+
+
 def test_the_queue_is_bounded(make_client):
     client = make_client(queue=2)
     client.app.state.service.jobs.claim = lambda lane, most=1: []
