@@ -36,6 +36,7 @@ def dicom_zip(service: Service, job: Job, result: Result) -> Iterator[bytes]:
         raise HTTPException(404, "No case of this job came as DICOM.")
     reading = service.bundles.refuse_other(job.bundle, content["fingerprint"]).settings.reading
     folder = Path(tempfile.mkdtemp(dir=service.jobs.store.root / "incoming"))
+    written = False
     try:
         with _ONE_AT_A_TIME:
             upload = service.jobs.store.job_folder(job.id) / "upload"
@@ -43,9 +44,12 @@ def dicom_zip(service: Service, job: Job, result: Result) -> Iterator[bytes]:
             for record in wanted:
                 case = cases[record["id"]].open(reading)
                 _write(case, record, content["fingerprint"], result, folder)
+        written = True
     except RecapError as error:
-        shutil.rmtree(folder, ignore_errors=True)
         raise HTTPException(422, str(error).replace(str(service.jobs.store.root), "")) from error
+    finally:
+        if not written:  # for whatever reason: nobody else would remove it until the next start
+            shutil.rmtree(folder, ignore_errors=True)
     return _then_remove(folder)
 
 
