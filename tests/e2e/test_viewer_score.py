@@ -286,6 +286,26 @@ def test_two_bundles_side_by_side_stay_in_step(page, mixed_picture):
     expect(page.locator(".pane")).to_have_count(1)
 
 
+def test_only_the_last_choice_of_what_to_compare_with_is_shown(page, mixed_picture):
+    other = score(page, mixed_picture, "normals")
+    score(page, mixed_picture)
+    page.locator(f"option[value='job:{other}']").wait_for(state="attached")
+    held = []
+    page.route(f"**/jobs/{other}/cases", lambda route: held.append(route))
+    compare = page.get_by_label("Compare with")
+    for choice in (f"job:{other}", "", f"job:{other}"):
+        compare.select_option(choice)
+    while len(held) < 2:
+        page.wait_for_timeout(50)
+    for route in held:
+        route.continue_()
+    expect(page.locator(".pane")).to_have_count(2)
+    page.wait_for_timeout(500)
+    assert page.locator(".pane").count() == 2
+    compare.select_option("")
+    expect(page.locator(".pane")).to_have_count(1)
+
+
 def test_a_refused_file_is_explained(page, tmp_path, expected_errors):
     expected_errors += ["Failed to load resource", "/api/v1/jobs"]
     bad = tmp_path / "letter.png"

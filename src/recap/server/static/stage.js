@@ -31,6 +31,7 @@ export function openStage(root, id, index) {
 class Stage {
   entries = [];
   active = 0;
+  #compared = 0;
 
   constructor(root) {
     this.root = root;
@@ -288,6 +289,7 @@ class Stage {
   }
 
   async #onCompare() {
+    const turn = ++this.#compared; // what an earlier choice still waits for is not shown any more
     this.removeSecond();
     this.cancel?.abort();
     const [kind, value] = this.compare.value.split(/:(.*)/s);
@@ -295,12 +297,13 @@ class Stage {
     try {
       const id = kind === "job" ? value : await this.#scoreAgain(value);
       const { cases, study } = await Study.open(id);
+      if (turn !== this.#compared || this.disposed) return;
       const found = cases.find((one) => one.name === this.entries[0].study.case.name);
       if (!found) throw new Error("The other result does not hold this case.");
       this.add(study(found));
       fill(this.message);
     } catch (error) {
-      if (error.name === "AbortError") return;
+      if (error.name === "AbortError" || turn !== this.#compared) return;
       this.compare.value = "";
       fill(this.message, problem(error));
     }
