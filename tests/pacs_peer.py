@@ -4,6 +4,7 @@ import hashlib
 import threading
 import time
 from io import BytesIO
+from pathlib import Path
 from typing import Any
 
 import pydicom
@@ -70,3 +71,11 @@ def send(port: int, datasets: list[pydicom.Dataset], *, calling: str = "SCANNER"
     if association.is_established:
         association.release()
     return found
+
+
+def wait_until_empty(spool: Path, seconds: float = 30) -> None:
+    """Wait until a listener has dealt with all that it was sent."""
+    end = time.monotonic() + seconds
+    while any((spool / "work").iterdir()) or any((spool / "incoming").iterdir()):
+        assert time.monotonic() < end, "the spool did not empty"
+        time.sleep(0.05)

@@ -21,6 +21,18 @@ def test_whole_files(tmp_path):
     assert [file.name for file in (tmp_path / "new").iterdir()] == ["a.txt"]
 
 
+def test_what_must_outlive_a_power_cut_is_on_disk_before_it_has_its_name(tmp_path, monkeypatch):
+    path, seen, put = tmp_path / "a", [], os.fsync
+
+    def watched(handle):
+        seen.append("named" if path.exists() else os.fstat(handle).st_size)
+        put(handle)
+
+    monkeypatch.setattr(os, "fsync", watched)
+    write_atomic(path, "four", durable=True)
+    assert seen == [4, "named"]
+
+
 @pytest.mark.parametrize(
     ("name", "reason"),
     [

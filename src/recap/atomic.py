@@ -27,14 +27,22 @@ _REASONS = {
 
 
 @contextmanager
-def replacing(path: Path) -> Iterator[IO[bytes]]:
-    """A file that takes its name only when it is whole; makes the folder."""
+def replacing(path: Path, durable: bool = False) -> Iterator[IO[bytes]]:
+    """A file that takes its name only when it is whole; makes the folder.
+
+    `durable` also after a power cut, which may otherwise leave the name with nothing in it.
+    """
     partial = path.with_name(f".{secrets.token_hex(8)}.partial")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with partial.open("xb") as file:
             yield file
+            if durable:
+                file.flush()
+                os.fsync(file.fileno())
         partial.replace(path)
+        if durable:
+            sync(path.parent)
     except OSError as error:
         raise InputError(f"Cannot write {path}: {reason_of(error, path)}") from error
     finally:
@@ -43,9 +51,9 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
             partial.unlink(missing_ok=True)
 
 
-def write_atomic(path: Path, data: bytes | str) -> None:
+def write_atomic(path: Path, data: bytes | str, durable: bool = False) -> None:
     """Write bytes, or text as UTF-8."""
-    with replacing(path) as file:
+    with replacing(path, durable) as file:
         file.write(data.encode() if isinstance(data, str) else data)
 
 
@@ -95,6 +103,15 @@ def in_words(error: OSError) -> str:
         return f"Cannot use {path}: {reason_of(error, path)}"
     # Writing to an open file names none; a refused connection is no matter of the disk.
     return f"Cannot write: {_FULL}" if error.errno == errno.ENOSPC else str(error)
+
+
+def is_full(error: BaseException | None) -> bool:
+    """Whether an error, or one that it comes from, is a disk or a quota without room."""
+    while error is not None:
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            return True
+        error = error.__cause__
+    return False
 
 
 def reason_of(error: OSError, path: Path) -> str:

@@ -75,6 +75,34 @@ def test_p_values_are_those_of_the_library(page):
     assert found == [p_value(scores, score) for score in asked]
 
 
+def test_an_explanation_shows_the_slice_that_was_asked_about(page):
+    """Whoever scrolls on meanwhile must not see the place in another picture."""
+    stream = io.BytesIO()
+    Pillow.fromarray(np.zeros((8, 8), np.uint8)).save(stream, "PNG")
+    answer = {"index": 0, "support": "a.png", "distance": 1.0, "x": 1, "y": 1, "size_hw": [8, 8]}
+    page.route("**/asked/nearest?image=3&*", lambda route: route.fulfill(json=answer))
+    page.route(
+        "**/support/0.png",
+        lambda route: route.fulfill(body=stream.getvalue(), content_type="image/png"),
+    )
+    asked = page.evaluate(
+        """async (png) => {
+        const { nearestPanel } = await import('/static/nearest.js');
+        const bitmap = await createImageBitmap(new Blob([Uint8Array.from(png)]));
+        const [asked, view] = [[], { slice: 3 }];
+        const study = { bundle: { name: 'brain', support_pictures: true },
+          at: (name) => `/asked/${name}`,
+          slice: async (n) => { asked.push(n); return [bitmap, null]; } };
+        const panel = nearestPanel(study, view);
+        const answer = panel.ask(null, 2, 2);
+        view.slice = 5;
+        await answer;
+        return [asked, panel.element.querySelectorAll('figure').length] }""",
+        list(stream.getvalue()),
+    )
+    assert asked == [[3], 2]
+
+
 def test_overlays_are_those_of_the_reports(page):
     rng = np.random.default_rng(5)
     pixels = rng.integers(0, 256, (20, 30)).astype(np.uint8)

@@ -135,6 +135,29 @@ def test_threshold_decides_anew_and_tells_its_p_value(page, service, pictures):
     expect(page.locator(".banner")).to_contain_text(f"Rule: {case['decision']['rule']}")
 
 
+def test_a_bundle_calibrated_anew_does_not_overrule_a_stored_decision(page, service, pictures):
+    job = score(page, pictures["test-abnormal"][0])
+    cases, bundles = service.get(f"jobs/{job}/cases"), service.get("bundles")
+    (brain,) = [found for found in bundles if found["name"] == "brain"]
+    assert cases[0]["calibration_digest"] == brain["calibration_digest"] != ""
+    heading, control = page.locator(".banner h2"), page.get_by_label("Abnormal from score")
+    for abnormal, word in ((True, "Abnormal"), (False, "Normal")):
+        cases[0]["decision"] |= {"abnormal": abnormal, "in_domain": True}
+        # The threshold of now says the opposite; of the same calibration it cannot, but for the
+        # last digits of a score that was worked out elsewhere.
+        side = 1 if abnormal else -1
+        brain["calibration"]["threshold"] = cases[0]["score"] + side * 0.1
+        for digest, sliders in ((cases[0]["calibration_digest"], 1), ("another", 0)):
+            brain["calibration_digest"] = digest
+            page.route("**/api/v1/bundles", lambda route: route.fulfill(json=bundles))
+            page.route(f"**/jobs/{job}/cases", lambda route: route.fulfill(json=cases))
+            page.reload()
+            expect(heading).to_have_text(word)
+            expect(control).to_have_count(sliders)
+            expect(page.locator(".banner")).not_to_contain_text("your threshold")
+    expect(page.get_by_text("not calibrated as it was when this was scored")).to_be_visible()
+
+
 def test_regions_follow_the_level_and_a_click_goes_to_one(page, service, pictures):
     job = score(page, pictures["test-abnormal"][1])
     (case,) = service.get(f"jobs/{job}/cases")
@@ -260,6 +283,26 @@ def test_two_bundles_side_by_side_stay_in_step(page, mixed_picture):
     page.locator(".pane canvas").nth(0).press("+")
     assert (drawn(page, 1) != before).any()
     page.get_by_label("Compare with").select_option("")
+    expect(page.locator(".pane")).to_have_count(1)
+
+
+def test_only_the_last_choice_of_what_to_compare_with_is_shown(page, mixed_picture):
+    other = score(page, mixed_picture, "normals")
+    score(page, mixed_picture)
+    page.locator(f"option[value='job:{other}']").wait_for(state="attached")
+    held = []
+    page.route(f"**/jobs/{other}/cases", lambda route: held.append(route))
+    compare = page.get_by_label("Compare with")
+    for choice in (f"job:{other}", "", f"job:{other}"):
+        compare.select_option(choice)
+    while len(held) < 2:
+        page.wait_for_timeout(50)
+    for route in held:
+        route.continue_()
+    expect(page.locator(".pane")).to_have_count(2)
+    page.wait_for_timeout(500)
+    assert page.locator(".pane").count() == 2
+    compare.select_option("")
     expect(page.locator(".pane")).to_have_count(1)
 
 

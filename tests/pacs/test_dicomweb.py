@@ -5,6 +5,7 @@ import shutil
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+import pydicom
 import pytest
 
 pytest.importorskip("dicomweb_client")
@@ -21,9 +22,13 @@ class Answers(BaseHTTPRequestHandler):
     def do_GET(self):
         self.server.seen.append((self.command, self.path, dict(self.headers)))
         self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        body = json.dumps(self.server.body).encode()
+        body = self.server.body
+        body = body if isinstance(body, bytes) else json.dumps(body).encode()
         self.send_response(self.server.status)
-        self.send_header("Content-Type", "application/dicom+json")
+        if self.server.status in range(300, 400):
+            self.send_header("Location", "/sign-in")
+            self.server.status = 200  # of the page that it leads to
+        self.send_header("Content-Type", self.server.kind)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
@@ -38,6 +43,7 @@ class Answers(BaseHTTPRequestHandler):
 def server():
     server = ThreadingHTTPServer(("127.0.0.1", 0), Answers)
     server.status, server.body, server.seen = 200, {}, []
+    server.kind = "application/dicom+json"
     server.url = f"http://127.0.0.1:{server.server_port}/dicom-web"
     threading.Thread(target=server.serve_forever, daemon=True).start()
     yield server
@@ -50,6 +56,12 @@ def image(tmp_path):
     (dataset,) = study(1, slices=1)
     dataset.save_as(tmp_path / "a.dcm", enforce_file_format=True)
     return tmp_path / "a.dcm"
+
+
+def stored(image):
+    """The answer of an archive that has stored a file."""
+    uid = pydicom.dcmread(image).SOPInstanceUID
+    return {"00081199": {"vr": "SQ", "Value": [{"00081155": {"vr": "UI", "Value": [uid]}}]}}
 
 
 def test_studies_are_found(server):
@@ -77,6 +89,7 @@ def test_studies_are_found(server):
 
 def test_what_is_stored_and_what_is_refused(server, image):
     other = shutil.copy(image, image.with_name("b.dcm"))
+    server.body = stored(image)
     assert DicomWeb(server.url).store([image, other]) == 2
     assert WebArchive(server.url).send(image) == "stored"
     server.body = {"00081198": {"vr": "SQ", "Value": [{"00081197": {"vr": "US", "Value": [272]}}]}}
@@ -85,8 +98,60 @@ def test_what_is_stored_and_what_is_refused(server, image):
     assert WebArchive(server.url).send(image) == "refused"
 
 
+def test_a_type_may_come_with_a_charset(server, image):
+    server.body, server.kind = stored(image), "application/dicom+json; charset=utf-8"
+    assert WebArchive(server.url).send(image) == "stored"
+
+
+def test_an_answer_in_xml(server, image):
+    item = (
+        '<DicomAttribute tag="00081155" vr="UI" keyword="ReferencedSOPInstanceUID">'
+        f'<Value number="1">{pydicom.dcmread(image).SOPInstanceUID}</Value></DicomAttribute>'
+    )
+    server.body = (
+        '<NativeDicomModel><DicomAttribute tag="00081199" vr="SQ" keyword="ReferencedSOPSequence">'
+        f'<Item number="1">{item}</Item></DicomAttribute></NativeDicomModel>'
+    ).encode()
+    server.kind = "application/dicom+xml"
+    assert WebArchive(server.url).send(image) == "stored"
+
+
+@pytest.mark.parametrize(
+    ("body", "kind"),
+    [
+        (b"", "text/plain"),
+        (b"<html>Sign in</html>", "text/html"),
+        ({}, "application/dicom+json"),
+        (b"<NativeDicomModel/>", "application/dicom+xml"),
+    ],
+)
+def test_an_answer_that_does_not_name_the_object_has_not_stored_it(server, image, body, kind):
+    server.body, server.kind = body, kind
+    with pytest.raises(SendError, match="does not say that it stored") as error:
+        WebArchive(server.url).send(image)
+    assert error.type is SendError
+    other = image.with_name("other.dcm")
+    (dataset,) = study(2, slices=1)
+    dataset.save_as(other, enforce_file_format=True)
+    server.body, server.kind = stored(other), "application/dicom+json"
+    with pytest.raises(SendError, match="does not say that it stored"):
+        WebArchive(server.url).send(image)
+
+
+@pytest.mark.parametrize("status", [301, 302, 307])
+def test_a_redirect_is_not_followed(server, image, status):
+    server.status, server.body = status, stored(image)
+    with pytest.raises(SendError, match=f"answered {status}"):
+        WebArchive(server.url).send(image)
+    server.status = status
+    with pytest.raises(InputError, match=f"answered {status}"):
+        DicomWeb(server.url).find_studies()
+    assert [method for method, _, _ in server.seen] == ["POST", "GET"]
+
+
 def test_a_folder_of_results_is_stored_file_by_file(server, image, tmp_path):
     """Folders of results are named after their cases, so that some end in .dcm."""
+    server.body = stored(image)
     results = tmp_path / "results"
     for name in ("dx.dcm/map.dcm", "dx.dcm/report.dcm", "series-3/map.dcm"):
         (results / name).parent.mkdir(parents=True, exist_ok=True)

@@ -1,8 +1,6 @@
-import errno
 import logging
 import threading
 import time
-from types import SimpleNamespace
 
 import pydicom
 import pytest
@@ -11,43 +9,12 @@ pytest.importorskip("pynetdicom")
 pytest.importorskip("highdicom")
 
 from pacs_images import DETECTOR, RESULTS, mark, marked, study
-from pacs_peer import send
+from pacs_peer import send, wait_until_empty
 from recap.errors import InputError, SettingsError
 from recap.pacs.listen import Listener, ListenSettings
 from recap.pacs.score_study import study_scorer
-from recap.pacs.send import DicomPeer, StuckError, parse_address
-from recap.pacs.spool import Round, Spool
-
-
-@pytest.fixture
-def running(tmp_path, archive):
-    """Start listeners; all end with the test."""
-    started = []
-
-    def start(score=mark, spool="spool", **settings):
-        listener = Listener(
-            Spool(tmp_path / spool),
-            score,
-            DicomPeer(parse_address(archive.address)),
-            ListenSettings(**({"port": 0, "quiet_seconds": 0.3} | settings)),
-        )
-        listener.start()
-        thread = threading.Thread(target=listener.run)
-        thread.start()
-        started.append((listener, thread))
-        return listener
-
-    yield start
-    for listener, thread in started:
-        listener.stop()
-        thread.join(30)
-
-
-def wait_until_empty(spool, seconds=30):
-    end = time.monotonic() + seconds
-    while any((spool / "work").iterdir()) or any((spool / "incoming").iterdir()):
-        assert time.monotonic() < end, "the spool did not empty"
-        time.sleep(0.05)
+from recap.pacs.send import DicomPeer, parse_address
+from recap.pacs.spool import Spool
 
 
 def test_results_of_a_series_come_back(running, archive, tmp_path, caplog):
@@ -70,6 +37,55 @@ def test_a_study_over_two_associations_is_scored_once(running, archive, tmp_path
     send(listener.port, images[2:])
     archive.wait_for(RESULTS)
     wait_until_empty(tmp_path / "spool")
+    assert len(archive.received) == RESULTS
+
+
+def test_a_sender_that_hangs_up_during_an_image_does_not_hold_up_its_study(
+    running, archive, tmp_path, monkeypatch
+):
+    from pynetdicom import AE
+
+    keep, hear_close = Spool.store, Listener._on_close
+    storing, gone = threading.Event(), threading.Event()
+
+    def slow_store(*args):
+        storing.set()
+        assert gone.wait(30)
+        return keep(*args)
+
+    monkeypatch.setattr(Spool, "store", slow_store)
+    monkeypatch.setattr(
+        Listener, "_on_close", lambda self, event: (hear_close(self, event), gone.set())
+    )
+    listener = running()
+    (image,) = study(22, slices=1)
+    ae = AE(ae_title="SCANNER")
+    ae.add_requested_context(image.SOPClassUID)
+    association = ae.associate("127.0.0.1", listener.port, ae_title="RECAP")
+    sender = threading.Thread(target=association.send_c_store, args=(image,))
+    sender.start()
+    assert storing.wait(30)
+    association.dul.socket.close()
+    sender.join(30)
+    archive.wait_for(RESULTS, seconds=30)
+    wait_until_empty(tmp_path / "spool")
+
+
+def test_a_study_is_not_scored_while_its_association_is_open(running, archive):
+    from pynetdicom import AE
+
+    listener = running(quiet_seconds=0.1)
+    images = study(23)
+    ae = AE(ae_title="SCANNER")
+    ae.add_requested_context(images[0].SOPClassUID)
+    association = ae.associate("127.0.0.1", listener.port, ae_title="RECAP")
+    association.send_c_store(images[0])
+    time.sleep(1)
+    assert archive.received == []
+    for image in images[1:]:
+        association.send_c_store(image)
+    association.release()
+    archive.wait_for(RESULTS)
     assert len(archive.received) == RESULTS
 
 
@@ -201,84 +217,6 @@ def test_images_that_cannot_be_scored_are_kept_while_the_others_are_answered(
     wait_until_empty(spool)
     assert len(list((spool / "failed").iterdir())) == 2
     assert len(archive.received) == RESULTS
-
-
-def test_a_full_disk_is_waited_for(running, archive, monkeypatch):
-    full = [True, True]
-    count = Round.count_attempt
-
-    def count_attempt(each):
-        if full:
-            full.pop()
-            raise InputError("Cannot write attempts.txt: the disk is full.")
-        return count(each)
-
-    monkeypatch.setattr(Round, "count_attempt", count_attempt)
-    monkeypatch.setattr("recap.pacs.listen._LONGEST_WAIT_S", 0.05)
-    listener = running()
-    send(listener.port, study(13))
-    archive.wait_for(RESULTS)
-
-
-def test_results_wait_for_an_archive_that_is_full(running, archive, tmp_path):
-    archive.answer = 0xA700
-    listener = running()
-    send(listener.port, study(11))
-    time.sleep(1)
-    assert archive.received == []
-    archive.answer = 0
-    archive.wait_for(RESULTS)
-    wait_until_empty(tmp_path / "spool")
-    assert len({instance for _, instance, _ in archive.received}) == RESULTS
-
-
-def test_studies_that_could_not_be_sealed_are_sealed_later(tmp_path, monkeypatch):
-    spool = Spool(tmp_path / "spool")
-    destination = SimpleNamespace(close=lambda: None)
-    settings = ListenSettings(quiet_seconds=0)
-    listener = Listener(spool, lambda images, results: [], destination, settings)
-    for name in ("first", "second"):
-        listener._arrivals.heard(spool.store(name, "1", "a", b"x"))
-
-    def refuse(study):
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    with monkeypatch.context() as full:
-        full.setattr(spool, "seal", refuse)
-        with pytest.raises(OSError, match="No space"):
-            listener.step()
-    listener.step()
-    assert spool.arriving() == []
-
-
-def test_an_object_that_is_too_large_does_not_hold_up_the_others(tmp_path, monkeypatch):
-    class Proxy:
-        limit, sent = "map", []
-
-        def send(self, path):
-            if path.stem == self.limit:
-                raise StuckError("answered 413")
-            self.sent.append(path.stem)
-            return "stored"
-
-        def close(self):
-            pass
-
-    def write(images, results):
-        for name in ("map", "report"):
-            (results / name).with_suffix(".dcm").write_bytes(b"x")
-        return []
-
-    monkeypatch.setattr("recap.pacs.listen._LONGEST_WAIT_S", 0.0)
-    spool, proxy = Spool(tmp_path / "spool"), Proxy()
-    listener = Listener(spool, write, proxy)
-    for name in ("first", "second"):
-        spool.seal(spool.store(name, "1", "a", b"x"))
-    listener.step()
-    assert (proxy.sent, len(spool.rounds())) == (["report", "report"], 2)
-    proxy.limit = ""  # somebody has raised it
-    listener.step()
-    assert (proxy.sent[2:], spool.rounds()) == (["map", "map"], [])
 
 
 def test_what_an_archive_will_never_take_is_dropped(running, archive, tmp_path):

@@ -67,6 +67,23 @@ def test_a_study_that_is_sealed_twice_is_sealed_once(tmp_path):
     assert spool.seal(study) is None
 
 
+@pytest.mark.parametrize("left", [b"", b"\0\0\0", b"\xff", b"null"])
+def test_what_a_power_cut_has_emptied_is_begun_anew(tmp_path, left):
+    spool = Spool(tmp_path)
+    study = spool.store("s", "1", "a", b"x")
+    sealed = spool.seal(study)
+    assert [sealed.count_attempt(), sealed.count_attempt()] == [1, 2]
+    (sealed.folder / "attempts.txt").write_bytes(left)
+    assert [sealed.count_attempt(), sealed.count_attempt()] == [1, 2]
+    (tmp_path / "done" / f"{study}.json").write_bytes(left)
+    spool.finish(sealed)
+    spool.store("s", "1", "a", b"x")
+    assert spool.seal(study) is None
+    (tmp_path / "done" / f"{study}.json").write_bytes(left)
+    spool.store("s", "1", "a", b"x")
+    assert spool.seal(study) is not None
+
+
 def test_half_made_rounds_are_cleared(tmp_path):
     spool = Spool(tmp_path)
     (tmp_path / "work" / "abc-1").mkdir()
@@ -153,7 +170,19 @@ def test_an_interrupted_write_is_no_image(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "fsync", lost)
     with pytest.raises(OSError, match="Input/output"):
         spool.store("s", "1", "a", b"x")
-    assert list(tmp_path.rglob("*.dcm")) == []
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
+def test_what_a_kill_left_of_an_image_is_not_part_of_its_series(tmp_path):
+    spool = Spool(tmp_path)
+    study = spool.store("s", "1", "a", b"x")
+    (tmp_path / "incoming" / study / "b.partial").write_bytes(b"half")
+    (left,) = spool.seal(study).images.iterdir()
+    assert left.read_bytes() == b"x"
+    (tmp_path / "incoming" / "other").mkdir()
+    (tmp_path / "incoming" / "other" / "b.partial").write_bytes(b"half")
+    assert spool.seal("other") is None
+    assert len(spool.rounds()) == 1
 
 
 def test_two_listeners_do_not_share_a_spool(tmp_path):

@@ -14,6 +14,7 @@ from recap.config import ReadingSettings
 from recap.io import open_file
 from recap.io.case import Case
 from recap.io.dicom_series import group_series, open_series
+from recap.report.dicom_patient import patient_and_study
 from recap.report.dicom_results import write_dicom_results
 from recap.scoring.cases import CasePrediction
 from recap.scoring.parts import ImageScore
@@ -61,6 +62,21 @@ def test_the_patient_is_named_as_in_the_other_results(tmp_path):
         assert written["report"].get(keyword, value) == value, keyword
     for keyword in ("IssuerOfPatientID", "PatientIdentityRemoved", "DeidentificationMethod"):
         assert written["capture"][keyword] == written["report"][keyword]
+
+
+def test_numbers_that_are_too_long_are_left_out_and_never_cut():
+    """Two patients whose numbers begin alike would become one."""
+    most = {"PatientID": 64, "IssuerOfPatientID": 64, "AccessionNumber": 16, "StudyID": 16}
+    for more in (0, 1):
+        header = pydicom.Dataset()
+        for keyword, letters in most.items():
+            with pydicom.config.disable_value_validation():
+                setattr(header, keyword, "7" * (letters + more))
+        clean = patient_and_study(header)
+        for keyword, letters in most.items():
+            assert clean.get(keyword, "") == ("" if more else "7" * letters), keyword
+    assert "PatientID" in clean  # the standard wants it, if empty
+    assert "IssuerOfPatientID" not in clean
 
 
 def test_losses_stay_known(tmp_path):

@@ -147,13 +147,19 @@ def test_jobs_of_earlier_versions_keep_their_numbers(tmp_path):
     assert list(job_cases(now, tmp_path)) == [0, 2]
 
 
-def test_two_patients_under_the_same_uids_do_not_become_one_volume(tmp_path):
+@pytest.mark.parametrize("uids", ["the same", "empty", "none"])
+def test_two_patients_under_the_same_uids_do_not_become_one_volume(tmp_path, uids):
     for number, patient in enumerate(("A", "B")):
         slices = np.stack([pixels(10 * number + n) for n in range(3)])
         for file in dicom_files.save_series(tmp_path / patient, slices, PatientID=patient):
             dataset = pydicom.dcmread(file)
             x, y, z = dataset.ImagePositionPatient
             dataset.ImagePositionPatient = [x, y, z + 6 * number]  # on top of each other
+            for keyword in ("StudyInstanceUID", "SeriesInstanceUID"):
+                if uids == "empty":
+                    setattr(dataset, keyword, "")
+                elif uids == "none":
+                    delattr(dataset, keyword)
             dataset.save_as(tmp_path / f"{patient}{file.name}.dcm")
             file.unlink()
         (tmp_path / patient).rmdir()

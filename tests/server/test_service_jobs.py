@@ -157,6 +157,12 @@ def test_two_services_cannot_share_a_folder(store):
         Store(store.root)
 
 
+def test_a_data_folder_that_was_there_is_closed_to_others(tmp_path):
+    (tmp_path / "data").mkdir(mode=0o755)
+    Store(tmp_path / "data").close()
+    assert (tmp_path / "data").stat().st_mode & 0o777 == 0o700
+
+
 def test_the_queue_is_bounded(make_client):
     client = make_client(queue=2)
     client.app.state.service.jobs.claim = lambda lane, most=1: []
@@ -187,6 +193,18 @@ def test_a_key_is_of_one_address(client):
     assert first.json() == again.json()
     assert send("bundles/chest/calibrate", "normals").status_code == 422
     assert send("jobs", "file").status_code == 422
+
+
+def test_a_key_is_of_one_use_of_the_files(client):
+    """What was fitted on as normal must not be taken for what is abnormal."""
+
+    def send(*fields):
+        files = [(field, (f"{n}.png", png(n))) for n, field in enumerate(fields)]
+        address = f"{API}/bundles/brain/calibrate"
+        return client.post(address, files=files, headers={"Idempotency-Key": "k"}).status_code
+
+    assert send("normals", "abnormals") == send("normals[]", "abnormals[]") == 202
+    assert send("abnormals", "normals") == 422
 
 
 def test_events_follow_a_job_to_its_end(client):
@@ -276,13 +294,38 @@ def test_a_full_disk_is_told_and_leaves_nothing(client, monkeypatch, tmp_path):
         assert list((tmp_path / "data" / folder).iterdir()) == []
 
 
-def test_the_same_files_are_told_by_their_content_not_by_their_names(client, make_client, tmp_path):
+def test_a_job_whose_end_could_not_be_noted_is_finished_later(client, monkeypatch):
+    jobs, refused = client.app.state.service.jobs, []
+
+    def once_full(name):
+        work = getattr(jobs, name)
+
+        def act(*arguments):
+            if name in refused:
+                return work(*arguments)
+            refused.append(name)
+            raise sqlite3.OperationalError("database or disk is full")
+
+        monkeypatch.setattr(jobs, name, act)
+
+    once_full("finish")
+    once_full("fail")
+    job = ended(client, upload(client, png()))
+    assert (job["status"], refused) == ("done", ["finish", "fail"])
+    assert len(client.get(f"{API}/jobs/{job['id']}/cases").json()) == 1
+
+
+def test_the_same_files_are_told_by_content_names_and_order(client, make_client, tmp_path):
     def content(*files, of=client):
         return ended(of, upload(of, *files))["content"]
 
     first = content(("IM1.png", png(1)), ("IM2.png", png(2)))
     assert len(first) == 64
-    assert content(("b.png", png(2)), ("a.png", png(1))) == first
+    assert content(("IM1.png", png(1)), ("IM2.png", png(2))) == first
+    # Cases are matched by their names, and those of equal names by their order.
+    assert content(("IM1.png", png(2)), ("IM2.png", png(1))) != first
+    twice = content(("IM.png", png(1)), ("IM.png", png(2)))
+    assert content(("IM.png", png(2)), ("IM.png", png(1))) != twice
     assert content(("IM1.png", png(3)), ("IM2.png", png(2))) != first  # another patient's IM1
     hidden = make_client(data=tmp_path / "hidden", deidentify=True)
     assert content(("IM1.png", png(1)), of=hidden) == ""

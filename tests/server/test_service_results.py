@@ -5,6 +5,7 @@ import gzip
 import io
 import json
 import zipfile
+from contextlib import suppress
 from itertools import islice
 from types import SimpleNamespace
 
@@ -16,6 +17,7 @@ import recap
 from folder_runs import score_to_folder
 from recap.config import ReadingSettings
 from recap.data.cases import find_cases
+from recap.errors import InputError
 from recap.io import open_file
 from recap.scoring.cases import score_case
 from recap.server.dicom import _then_remove
@@ -200,6 +202,22 @@ def test_dicom_results_are_of_the_same_patient(client, tmp_path):
     assert {(each.PatientID, each.StudyInstanceUID) for each in found} == {
         ("P7", source.StudyInstanceUID)
     }
+
+
+@pytest.mark.parametrize("error", [InputError("no"), MemoryError()])
+def test_dicom_results_that_cannot_be_made_leave_no_files(client, tmp_path, monkeypatch, error):
+    pytest.importorskip("highdicom")
+    from dicom_files import save_dicom
+
+    def fail(*arguments):
+        raise error
+
+    path = save_dicom(tmp_path / "x.dcm", np.zeros((32, 32), np.uint8))
+    _, address = result_of(client, ("x.dcm", path.read_bytes()))
+    monkeypatch.setattr("recap.server.dicom._write", fail)
+    with suppress(MemoryError):
+        assert client.get(f"{address}/result.dcm.zip").status_code in (422, 500)
+    assert list((tmp_path / "data" / "incoming").iterdir()) == []
 
 
 def test_a_volume_is_not_finished_by_another_detector(volume, bundles, tmp_path):

@@ -190,6 +190,29 @@ def test_too_many_pixels(make_client):
     assert upload(client, png(size_hw=(100, 100))).status_code == 202
 
 
+@pytest.mark.parametrize("address", ["fits", "bundles/brain/calibrate"])
+def test_too_many_pixels_of_images_with_labels(make_client, address):
+    client = make_client(max_megapixels=1)
+    client.app.state.service.jobs.claim = lambda lane, most=1: []
+
+    def send(*fields):
+        files = [(field, (f"{n}.png", png(n, (800, 800)))) for n, field in enumerate(fields)]
+        return client.post(f"{API}/{address}", files=files)
+
+    assert send("normals", "abnormals").status_code == 413
+    assert send("normals", "normals").json()["detail"].startswith("The images have more than 1 ")
+    assert send("normals").status_code == 202
+
+
+def test_archives_share_the_limit_of_what_they_unpack_to(make_client):
+    client = make_client(max_unpacked_mb=1)
+    first, second = (zipped({f"{n}.png": png(n, (700, 1000))}) for n in range(2))
+    assert upload(client, ("a.zip", first)).status_code == 202
+    answer = upload(client, ("a.zip", first), ("b.zip", second))
+    assert answer.status_code == 413
+    assert "b.zip: unpacks to more than 1048576 bytes (all archives" in answer.json()["detail"]
+
+
 @pytest.mark.parametrize(
     ("name", "shown"),
     [

@@ -15,7 +15,7 @@ from recap.io.sniff import sniff
 from recap.pacs.spool import key_of
 
 _TIMEOUT_S = 60
-_CONFLICT, _TOO_LARGE = 409, 413
+_REDIRECTS, _CONFLICT, _TOO_LARGE = range(300, 400), 409, 413
 
 
 class ArchiveError(InputError):
@@ -86,8 +86,24 @@ class DicomWeb:
                     if error.response is None or error.response.status_code != _CONFLICT:
                         raise
                     continue  # the archive has understood, and does not want it
-            stored += 0 if answer.get("FailedSOPSequence") else 1
+            stored += self._is_stored(answer, str(dataset.SOPInstanceUID))
         return stored
+
+    def _is_stored(self, answer: Any, instance_uid: str) -> bool:
+        """Whether the archive says that it has an object; it must say that or the contrary."""
+        named = answer.get("ReferencedSOPSequence") or ()
+        if instance_uid in (str(item.get("ReferencedSOPInstanceUID")) for item in named):
+            return True
+        if answer.get("FailedSOPSequence"):
+            return False
+        # PS3.18 demands that an answer names what was stored. One that names nothing may come from
+        # a page to sign in, or an archive that stored nothing: whoever believed it would delete
+        # what is nowhere else.
+        raise ArchiveError(
+            f"The DICOMweb archive at {self.url} answered, but does not say that it stored the "
+            "object. Check its address and your token.",
+            None,
+        )
 
     @contextmanager
     def _asking(self) -> Iterator[None]:
@@ -110,17 +126,26 @@ _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
 def _session(token: str | None) -> Any:
-    """A session that does not wait for ever and follows no redirect to elsewhere."""
+    """A session that does not wait for ever and follows no redirect."""
     requests = require("requests", "pacs")
     session = requests.Session()
     if token:
         session.headers["Authorization"] = f"Bearer {token}"
     send = session.send
 
-    def with_timeout(request: Any, **options: Any) -> Any:
-        return send(request, **{**options, "timeout": options.get("timeout") or _TIMEOUT_S})
+    def send_once(request: Any, **options: Any) -> Any:
+        timeout = options.get("timeout") or _TIMEOUT_S
+        # A POST that is redirected becomes a GET, whose answer says nothing of what was sent.
+        answer = send(request, **{**options, "timeout": timeout, "allow_redirects": False})
+        if answer.status_code in _REDIRECTS:
+            raise requests.HTTPError(response=answer)
+        kind = answer.headers.get("Content-Type", "")
+        if "json" in kind or "xml" in kind:
+            # dicomweb_client takes "application/dicom+json; charset=utf-8" for another type.
+            answer.headers["Content-Type"] = kind.partition(";")[0].strip().lower()
+        return answer
 
-    session.send = with_timeout
+    session.send = send_once
     return session
 
 

@@ -14,6 +14,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
+from recap.atomic import is_full
 from recap.errors import InputError, RecapError, SettingsError
 from recap.extras import require
 from recap.pacs.send import Destination, SendError, StuckError
@@ -62,22 +63,21 @@ class ListenSettings:
 
 @dataclass
 class _Arrivals:
-    """When each study was last heard of, and which associations are open on it."""
+    """When each study was last heard of, and the associations that brought it.
+
+    An association is a thread, and open while that lives. Its connection's end is no sign: a
+    sender that hangs up during an image is heard to go before its image is heard of.
+    """
 
     last: dict[str, float] = field(default_factory=dict)
-    open: dict[str, set[int]] = field(default_factory=dict)
+    senders: dict[str, set[threading.Thread]] = field(default_factory=dict)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def heard(self, study: str, association: int | None = None) -> None:
+    def heard(self, study: str, association: threading.Thread | None = None) -> None:
         with self.lock:
             self.last[study] = time.monotonic()
             if association is not None:
-                self.open.setdefault(study, set()).add(association)
-
-    def closed(self, association: int) -> None:
-        with self.lock:
-            for studies in self.open.values():
-                studies.discard(association)
+                self.senders.setdefault(study, set()).add(association)
 
     def take_quiet(self, seconds: float) -> list[str]:
         """Studies of which nothing more is expected; they are forgotten here."""
@@ -86,12 +86,15 @@ class _Arrivals:
             quiet = [
                 study
                 for study, last in self.last.items()
-                if last <= limit and not self.open.get(study)
+                if last <= limit and not self._is_open(study)
             ]
             for study in quiet:
                 del self.last[study]
-                self.open.pop(study, None)
+                self.senders.pop(study, None)
             return quiet
+
+    def _is_open(self, study: str) -> bool:
+        return any(association.is_alive() for association in self.senders.get(study, ()))
 
 
 class Listener:
@@ -157,6 +160,10 @@ class Listener:
                 # Such as a full disk, of which _on_store tells the senders. All stays as it is.
                 _log.error("waiting %.0f s: %s", _LONGEST_WAIT_S, error)
                 self._stop.wait(_LONGEST_WAIT_S)
+            except Exception as error:  # whatever it is, images must still be taken
+                # Its text may quote a file.
+                _log.error("waiting %.0f s: %s", _LONGEST_WAIT_S, type(error).__name__)
+                self._stop.wait(_LONGEST_WAIT_S)
         self._destination.close()
         self._server.shutdown()
         self._spool.release()
@@ -204,9 +211,13 @@ class Listener:
             unscored = self._score(each.images, partial)
             if unscored:
                 self._spool.set_aside(each, unscored)
-        except RecapError as error:
-            raise _GivenUp(str(error)) from error
         except Exception as error:  # one study must not stop those behind it
+            if is_full(error):  # nor is it to blame: `run` waits for room
+                each.forget_attempts()
+                shutil.rmtree(partial, ignore_errors=True)
+                raise
+            if isinstance(error, RecapError):
+                raise _GivenUp(str(error)) from error
             _log.exception("study %s: scoring failed", each.name)
             raise _GivenUp(f"scoring failed ({type(error).__name__})") from error
         each.keep_results(partial)
@@ -262,7 +273,7 @@ class Listener:
         except Exception as error:  # pydicom on hostile data may raise anything
             _log.warning("an image was not understood (%s)", type(error).__name__)
             return _NOT_UNDERSTOOD
-        self._arrivals.heard(study, id(event.assoc))
+        self._arrivals.heard(study, event.assoc)
         return _SUCCESS
 
     def _on_data(self, event: Any) -> None:
@@ -275,7 +286,6 @@ class Listener:
 
     def _on_close(self, event: Any) -> None:
         self._received.pop(id(event.assoc), None)
-        self._arrivals.closed(id(event.assoc))
 
 
 class _GivenUp(Exception):  # noqa: N818

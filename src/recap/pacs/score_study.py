@@ -6,6 +6,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
+from recap.atomic import is_full
 from recap.data.cases import Found, NoCasesError, find_cases
 from recap.errors import InputError, RecapError
 from recap.pacs.spool import Unscored
@@ -47,12 +48,14 @@ def study_scorer(detector: "Detector") -> Callable[[Path, Path], list[Unscored]]
 
 
 def _try_case(detector: "Detector", found: Found, folder: Path) -> str:
-    """Score a case and write its results; why that failed, or nothing."""
+    """Score a case and write its results; why that failed, or nothing. A full disk raises."""
     try:
         _score_case(detector, found, folder)
-    except RecapError as error:
-        return str(error)
     except Exception as error:  # one case must not cost the others of the study
+        if is_full(error):  # it says nothing of the case
+            raise
+        if isinstance(error, RecapError):
+            return str(error)
         _log.exception("scoring failed")
         return f"{found.files[0].name}: scoring failed ({type(error).__name__})"
     return ""

@@ -73,6 +73,9 @@ class DicomPeer:
             if association.is_established:
                 return "refused"
             raise SendError(self._lost()) from error
+        except RuntimeError as error:  # it was closed since we looked
+            self.close()
+            raise SendError(self._lost()) from error
         code = status.get("Status") if status else None
         if code is None:
             self.close()

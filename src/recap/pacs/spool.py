@@ -73,9 +73,16 @@ class Round:
     def count_attempt(self) -> int:
         """Note that scoring is tried once more, and say how often that now was."""
         path = self.folder / "attempts.txt"
-        attempts = 1 + (int(path.read_text()) if path.exists() else 0)
-        write_atomic(path, str(attempts))
-        return attempts
+        try:
+            before = int(path.read_text(encoding="utf-8"))
+        except (FileNotFoundError, ValueError):  # a power cut may have left it empty
+            before = 0
+        write_atomic(path, str(before + 1), durable=True)
+        return before + 1
+
+    def forget_attempts(self) -> None:
+        """Begin to count anew."""
+        (self.folder / "attempts.txt").unlink(missing_ok=True)
 
     def keep_results(self, partial: Path) -> None:
         """Take results over once they are complete and on disk."""
@@ -143,12 +150,15 @@ class Spool:
         with self._lock:
             folder.mkdir(exist_ok=True)
             partial = path.with_suffix(".partial")
-            with partial.open("wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            self._counts[study] = self._counts.get(study, 0) + (not path.exists())
-            partial.replace(path)
+            try:
+                with partial.open("wb") as file:
+                    file.write(data)
+                    file.flush()
+                    os.fsync(file.fileno())
+                self._counts[study] = self._counts.get(study, 0) + (not path.exists())
+                partial.replace(path)
+            finally:
+                partial.unlink(missing_ok=True)  # on a full disk it is only part of an image
             sync(folder)
             self._bytes += len(data)
         return study
@@ -168,6 +178,9 @@ class Spool:
         with self._lock:
             if not incoming.exists():  # a late image was sealed with those before it
                 return None
+            for path in incoming.iterdir():
+                if path.suffix != ".dcm":  # a kill left it: readers would take it for an image
+                    path.unlink()
             folder.mkdir()
             incoming.rename(folder / "images")
             self._counts.pop(study, None)
@@ -194,12 +207,13 @@ class Spool:
     def finish(self, done: Round) -> None:
         """Remember what was dealt with, and let the images go."""
         known = self._known(done.study) | dict(_digests(done))
-        write_atomic(self._ledger(done.study), json.dumps(known, indent=0))
+        # The images go next, and nothing else knows of them.
+        write_atomic(self._ledger(done.study), json.dumps(known, indent=0), durable=True)
         self._remove(done)
 
     def fail(self, failed: Round, reason: str) -> None:
         """Set a round aside, images and all; back in work/ it is tried again."""
-        (failed.folder / "attempts.txt").unlink(missing_ok=True)
+        failed.forget_attempts()
         write_atomic(failed.folder / "reason.txt", reason + "\n")
         failed.folder.rename(self.root / "failed" / failed.name)
 
@@ -237,8 +251,11 @@ class Spool:
         return total
 
     def _known(self, study: str) -> dict[str, str]:
-        ledger = self._ledger(study)
-        return dict(json.loads(ledger.read_text(encoding="utf-8"))) if ledger.exists() else {}
+        try:
+            found = json.loads(self._ledger(study).read_text(encoding="utf-8"))
+        except (FileNotFoundError, ValueError):  # a power cut may have left it empty
+            return {}
+        return found if isinstance(found, dict) else {}
 
     def _ledger(self, study: str) -> Path:
         return self.root / "done" / f"{study}.json"

@@ -8,11 +8,11 @@ from recap.io.dicom_tags import numbers, text
 
 _DATES, _TIMES = ("PatientBirthDate", "StudyDate"), ("StudyTime",)
 _NAMES = ("PatientName", "ReferringPhysicianName")
-# Required by the standard, if empty; then what is copied where it is there.
-_SHORT = {"AccessionNumber": 16, "StudyID": 16}
-_REQUIRED = {"PatientID": 64}
+# Required by the standard, if empty.
+_NUMBERS = {"AccessionNumber": 16, "StudyID": 16, "PatientID": 64}
+_ISSUER, _ISSUER_LETTERS = "IssuerOfPatientID", 64
+# Words, which are copied where they are there.
 _OPTIONAL = {
-    "IssuerOfPatientID": 64,
     "StudyDescription": 64,
     "PatientIdentityRemoved": 16,
     "DeidentificationMethod": 64,
@@ -29,8 +29,10 @@ def patient_and_study(header: Any) -> Any:
     clean = require("pydicom.dataset", "dicom").Dataset()
     for keyword in _NAMES:
         setattr(clean, keyword, _name(header, keyword))
-    for keyword, most in (_SHORT | _REQUIRED).items():
-        setattr(clean, keyword, text(header, keyword)[:most])
+    for keyword, most in _NUMBERS.items():
+        setattr(clean, keyword, _whole(header, keyword, most))
+    if issuer := _whole(header, _ISSUER, _ISSUER_LETTERS):
+        setattr(clean, _ISSUER, issuer)
     for keyword, most in _OPTIONAL.items():
         if value := text(header, keyword)[:most]:
             setattr(clean, keyword, value)
@@ -46,6 +48,12 @@ def patient_and_study(header: Any) -> Any:
     if not all(str(element.value).isascii() for element in clean):
         clean.SpecificCharacterSet = "ISO_IR 192"
     return clean
+
+
+def _whole(header: Any, keyword: str, most: int) -> str:
+    """A value that is not too long; the start of a number is that of another patient or study."""
+    value = text(header, keyword)
+    return value if len(value) <= most else ""
 
 
 def _copy_compression(clean: Any, header: Any) -> None:

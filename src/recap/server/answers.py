@@ -30,7 +30,8 @@ class JobAnswer(BaseModel):
     bundle: str
     names: list[str]
     content: str
-    """The same for jobs on the same files; empty where uploads are de-identified."""
+    """The same for jobs on the same files under the same names in the same order; empty where
+    uploads are de-identified."""
     images: int
     progress: Progress
     error: str
@@ -63,6 +64,8 @@ class CaseAnswer(BaseModel):
     regions: list[dict[str, Any]] = []
     level: float | None = None
     """Regions are where the map reaches it."""
+    calibration_digest: str = ""
+    """Of the calibration that decided; the bundle may have another by now."""
     size_hw: tuple[int, int] | None = None
     source_size_hw: tuple[int, int] | None = None
     """Of a slide, of which a small picture is shown."""
@@ -89,6 +92,7 @@ class BundleAnswer(BaseModel):
     support_pictures: bool
     made_here: bool
     calibration: dict[str, Any] | None
+    calibration_digest: str
 
 
 class SessionAnswer(BaseModel):

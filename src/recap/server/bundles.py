@@ -144,6 +144,7 @@ def describe(name: str, card: Card, made_here: bool) -> dict[str, Any]:
         "support_pictures": card.thumbnails > 0,
         "made_here": made_here,
         "calibration": None if calibration is None else calibration.model_dump(mode="json"),
+        "calibration_digest": "" if calibration is None else calibration.digest,
     }
 
 

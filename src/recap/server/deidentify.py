@@ -28,6 +28,7 @@ from recap.io.voxels import open_unpacked
 # The slices of one patient keep common UIDs, which nobody can lead back to the old ones.
 _SALT = secrets.token_hex(16)
 _UIDS = ("SOPInstanceUID", "StudyInstanceUID", "SeriesInstanceUID", "FrameOfReferenceUID")
+_OF_A_PATIENT = ("StudyInstanceUID", "SeriesInstanceUID")
 _KEPT = {
     *("SOPClassUID", "Modality", "ImageType", "SeriesNumber", "InstanceNumber"),
     *("AcquisitionNumber", "TemporalPositionIdentifier", "EchoTime", "DiffusionBValue"),
@@ -113,6 +114,8 @@ def _clean_dicom(path: Path) -> None:
         # Patients may share UIDs, and are told apart by their number, which is not kept.
         patient = text(source, "PatientID"), text(source, "IssuerOfPatientID")
         kept = _kept(source, pydicom, patient)
+        for keyword in _OF_A_PATIENT:  # also where the file has none: see above
+            setattr(kept, keyword, _new_uid(str(source.get(keyword) or ""), pydicom, patient))
         meta = pydicom.dataset.FileMetaDataset()
         meta.TransferSyntaxUID = _syntax(source)
         meta.MediaStorageSOPClassUID = _sop_class(source)
@@ -138,7 +141,7 @@ def _kept(source: Any, pydicom: Any, patient: tuple[str, str]) -> Any:
     kept = pydicom.Dataset()
     for element in source:
         if element.keyword in _UIDS:
-            setattr(kept, element.keyword, _new_uid(str(element.value), pydicom, patient))
+            setattr(kept, element.keyword, _new_uid(str(element.value or ""), pydicom, patient))
         elif not _is_kept(element):
             continue
         elif element.VR == "SQ":

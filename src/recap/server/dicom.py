@@ -37,6 +37,7 @@ def dicom_zip(service: Service, job: Job, result: Result) -> Iterator[bytes]:
     card = service.bundles.refuse_other(job.bundle, content["fingerprint"])
     reading = read_as(content, card)
     folder = Path(tempfile.mkdtemp(dir=service.jobs.store.root / "incoming"))
+    written = False
     try:
         with _ONE_AT_A_TIME:
             upload = service.jobs.store.job_folder(job.id) / "upload"
@@ -44,9 +45,12 @@ def dicom_zip(service: Service, job: Job, result: Result) -> Iterator[bytes]:
             for record in wanted:
                 case = cases[record["id"]].open(reading)
                 _write(case, record, content["fingerprint"], result, folder)
+        written = True
     except RecapError as error:
-        shutil.rmtree(folder, ignore_errors=True)
         raise HTTPException(422, str(error).replace(str(service.jobs.store.root), "")) from error
+    finally:
+        if not written:  # for whatever reason: nobody else would remove it until the next start
+            shutil.rmtree(folder, ignore_errors=True)
     return _then_remove(folder)
 
 

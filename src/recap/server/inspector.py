@@ -104,10 +104,15 @@ def inspect_cases(folder: Path, request: dict[str, Any], placer: Placer) -> Chec
     """Put an upload's files where they will be scored from, and look at all of them."""
     upload = folder / "upload"
     upload.mkdir()
-    refusals = [
-        _place_file(folder / "raw" / raw, given, upload, request, placer)
-        for raw, given in request["files"]
-    ]
+    refusals: list[RefusedError | None] = []
+    left = request["max_unpacked"]
+    for raw, given in request["files"]:
+        file = folder / "raw" / raw
+        if sniff(file) == "zip":
+            left -= _unpack(file, given, upload, request, placer, left)
+            refusals.append(None)
+        else:
+            refusals.append(_place_file(file, given, upload, placer))
     # One stray file costs the others nothing; strays alone are told what they are.
     if refusals[0] and all(refusals):
         raise refusals[0]
@@ -127,13 +132,8 @@ def _find(upload: Path, request: dict[str, Any]) -> tuple[Found, ...]:
     return tuple(sorted([*found, *lost], key=lambda case: natural_key(case.files[0])))
 
 
-def _place_file(
-    raw: Path, given: str, upload: Path, request: dict[str, Any], placer: Placer
-) -> RefusedError | None:
-    """Place a file, or what is in it if it is an archive; returns why no reader takes it."""
-    if sniff(raw) == "zip":
-        _unpack(raw, given, upload, request, placer)
-        return None
+def _place_file(raw: Path, given: str, upload: Path, placer: Placer) -> RefusedError | None:
+    """Place a file; returns why no reader takes it."""
     target = upload / placer.place(given)
     raw.rename(target)
     if not target.stat().st_size:
@@ -147,8 +147,10 @@ def _place_file(
 
 
 def _unpack(
-    archive: Path, given: str, upload: Path, request: dict[str, Any], placer: Placer
-) -> None:
+    archive: Path, given: str, upload: Path, request: dict[str, Any], placer: Placer, left: int
+) -> int:
+    """Place what is in an archive, of which `left` bytes are taken; returns how many it has."""
+
     def place(path: PurePosixPath) -> PurePosixPath:
         if len(placer.names) >= request["max_files"]:
             raise RefusedError(
@@ -157,9 +159,11 @@ def _unpack(
         return PurePosixPath(placer.place(path.as_posix()))
 
     try:
-        written = unpack_archive(archive, upload, place, limit_bytes=request["max_unpacked"])
+        written = unpack_archive(archive, upload, place, limit_bytes=left)
     except InputError as error:
         text = str(error).replace(str(archive), given[:200])
+        together = f"{request['max_unpacked']} bytes (all archives together)"
+        text = text.replace(f"{left} bytes", together)
         status = TOO_LARGE if "unpacks to more than" in text else UNREADABLE
         raise RefusedError(status, text) from error
     archive.unlink()
@@ -168,6 +172,7 @@ def _unpack(
             raise RefusedError(
                 UNREADABLE, f"{file}: an archive inside an archive. Unpack it first."
             )
+    return sum(file.stat().st_size for file in written)
 
 
 def _drop_unused(upload: Path, cases: tuple[Found, ...]) -> None:
@@ -198,9 +203,7 @@ def _decode_all(cases: tuple[Found, ...], request: dict[str, Any], placer: Place
                 file.unlink(missing_ok=True)
             continue
         images += len(case.images)
-        if pixels > request["max_pixels"]:
-            most = request["max_pixels"] // 10**6
-            raise RefusedError(TOO_LARGE, f"The images have more than {most} million pixels.")
+        _refuse_too_many(pixels, request)
     if not images:
         raise InputError(problems[0].error)
     upload = Path(request["folder"]) / "upload"
@@ -209,6 +212,12 @@ def _decode_all(cases: tuple[Found, ...], request: dict[str, Any], placer: Place
         for each in problems
     ]
     return Checked(images, told)
+
+
+def _refuse_too_many(pixels: int, request: dict[str, Any]) -> None:
+    if pixels > request["max_pixels"]:
+        most = request["max_pixels"] // 10**6
+        raise RefusedError(TOO_LARGE, f"The images have more than {most} million pixels.")
 
 
 def _decode(case: Case, deadline: float) -> int:
@@ -229,7 +238,7 @@ def inspect_support(folder: Path, request: dict[str, Any], placer: Placer) -> Ch
     `files` are (raw name, client's name, role, name here). To fit, each file must be one image;
     to calibrate it may be anything that can be scored.
     """
-    images = 0
+    images, pixels = 0, 0
     sizes: dict[str, tuple[int, int]] = {}
     # Masks last, when the sizes of their images are known.
     for raw, given, role, name in sorted(request["files"], key=lambda file: file[2] == "masks"):
@@ -246,6 +255,8 @@ def inspect_support(folder: Path, request: dict[str, Any], placer: Placer) -> Ch
             deidentify(target)
         count, size_hw = _labelled(target, request)
         images += count
+        pixels += count * size_hw[0] * size_hw[1]
+        _refuse_too_many(pixels, request)
         if role == "abnormals":
             sizes[target.stem] = size_hw
     shutil.rmtree(folder / "raw")
@@ -258,9 +269,7 @@ def _labelled(path: Path, request: dict[str, Any]) -> tuple[int, tuple[int, int]
     if request["task"] == "fit":
         return 1, read_image(path, reading).size_hw
     case = open_file(path, reading)
-    pixels = _decode(case, time.monotonic() + DECODE_SECONDS)
-    if pixels > request["max_pixels"]:
-        raise RefusedError(TOO_LARGE, f"{path}: has too many pixels.")
+    _decode(case, time.monotonic() + DECODE_SECONDS)
     return len(case.images), case.images[0].size_hw
 
 

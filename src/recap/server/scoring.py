@@ -91,6 +91,7 @@ def _score_case(
         "undecided": detector.undecided(case.kind) if decision is None else "",
         "regions": shown_regions(regions, shown),
         "level": None if calibration is None else calibration.map_level,
+        "calibration_digest": "" if calibration is None else calibration.digest,
         "scale": list(detector.map_scale),
         "dicom": bool(case.dicom_frames),
     }

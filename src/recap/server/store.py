@@ -17,7 +17,7 @@ import shutil
 import sqlite3
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
@@ -67,6 +67,10 @@ class Store:
     def __init__(self, root: Path) -> None:
         self.root = root.resolve()
         self.root.mkdir(parents=True, exist_ok=True, mode=0o700)
+        # What lies here shows patients, also in a folder that was there; a mounted one of another
+        # owner is as that owner has set it.
+        with suppress(PermissionError):
+            self.root.chmod(0o700)
         for folder in ("incoming", "jobs", "bundles"):
             (self.root / folder).mkdir(parents=True, exist_ok=True, mode=0o700)
         self._lock_file = _hold(self.root / LOCK)

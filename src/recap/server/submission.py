@@ -1,6 +1,7 @@
 """From a request with files to an accepted job."""
 
 import hashlib
+import json
 import shutil
 import sqlite3
 from collections.abc import Callable
@@ -71,7 +72,7 @@ def _accept(
     folder = service.jobs.store.incoming(job)
     service.metrics.received(_size(folder / "raw"))
     hide = service.settings.deidentify
-    content = "" if hide else _content(folder / "raw")
+    content = "" if hide else _content(form, folder / "raw")
     if key and (before := service.jobs.by_key(key)):
         return _repeated(service, before, form, content, address)
     wanted = understand(service, form)
@@ -143,10 +144,15 @@ def _client_key(request: Request) -> str | None:
     return key
 
 
-def _content(folder: Path) -> str:
-    """The same for the same files, whatever they are called and in whichever order they came."""
-    digests = sorted(sha256_of(file) for file in folder.iterdir())
-    return hashlib.sha256("".join(digests).encode()).hexdigest()
+def _content(form: Form, folder: Path) -> str:
+    """The same for the same files under the same names, in the same fields and order.
+
+    Cases of two jobs are matched by their names, and equal names are numbered in order: the files
+    alone would let one patient's image stand beside another's.
+    """
+    files = [(each.field.removesuffix("[]"), each.given, each.raw) for each in form.files]
+    told = [(field, given, sha256_of(folder / raw)) for field, given, raw in files]
+    return hashlib.sha256(json.dumps(told).encode()).hexdigest()
 
 
 def _size(folder: Path) -> int:

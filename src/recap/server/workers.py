@@ -165,6 +165,7 @@ class Workers:
         count(0)
         summary = score_job(job, detector, folder, working, count, ready)
         result = f"result-{job.attempt}"
+        remove(folder / result)  # of this very attempt, if a full disk let nobody note its end
         move_into_place(working, folder / result)
         return self._jobs.finish(job, result, lambda database: summary)
 

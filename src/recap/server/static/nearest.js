@@ -15,10 +15,11 @@ export function nearestPanel(study, view) {
     element,
     async ask(pane, x, y) {
       const mine = ++turn;
-      const query = new URLSearchParams({ image: view.slice, x: Math.floor(x), y: Math.floor(y) });
+      const { slice } = view; // it may be another one by the time of the answer
+      const query = new URLSearchParams({ image: slice, x: Math.floor(x), y: Math.floor(y) });
       try {
         const found = await getJson(`${study.at("nearest")}?${query}`);
-        const [picture] = await study.slice(view.slice);
+        const [picture] = await study.slice(slice);
         const support = await getPicture(
           address("bundles", study.bundle.name, "support", `${found.index}.png`),
         );

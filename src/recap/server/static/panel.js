@@ -153,11 +153,11 @@ const fact = (name, value) => h("div", {}, h("dt", { text: name }), h("dd", { te
 
 function uncalibrated(study) {
   const link = h("a", { href: "#/bundles", text: "Calibrate it" });
-  return study.calibration
-    ? h("p", {
-        class: "quiet-text",
-        text: "There is no decision for this kind of file, so no threshold to move.",
-      })
+  const why = study.isOtherCalibration
+    ? `${study.bundle.name} is not calibrated as it was when this was scored, so there is no threshold to move.`
+    : "There is no decision for this kind of file, so no threshold to move.";
+  return study.calibration || study.isOtherCalibration
+    ? h("p", { class: "quiet-text", text: why })
     : h(
         "p",
         { class: "quiet-text" },

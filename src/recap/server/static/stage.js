@@ -31,6 +31,7 @@ export function openStage(root, id, index) {
 class Stage {
   entries = [];
   active = 0;
+  #compared = 0;
 
   constructor(root) {
     this.root = root;
@@ -256,7 +257,8 @@ class Stage {
     const others = heldFiles.has(this.job.id)
       ? bundles.filter((bundle) => bundle.name !== this.job.bundle)
       : [];
-    // By content: files of two patients may well have the same names.
+    // By content: files of two patients may well have the same names. It stands for the names and
+    // their order too, by which the case is found in the other result.
     const earlier = jobs.filter(
       (job) =>
         job.status === "done" &&
@@ -287,6 +289,7 @@ class Stage {
   }
 
   async #onCompare() {
+    const turn = ++this.#compared; // what an earlier choice still waits for is not shown any more
     this.removeSecond();
     this.cancel?.abort();
     const [kind, value] = this.compare.value.split(/:(.*)/s);
@@ -294,12 +297,13 @@ class Stage {
     try {
       const id = kind === "job" ? value : await this.#scoreAgain(value);
       const { cases, study } = await Study.open(id);
+      if (turn !== this.#compared || this.disposed) return;
       const found = cases.find((one) => one.name === this.entries[0].study.case.name);
       if (!found) throw new Error("The other result does not hold this case.");
       this.add(study(found));
       fill(this.message);
     } catch (error) {
-      if (error.name === "AbortError") return;
+      if (error.name === "AbortError" || turn !== this.#compared) return;
       this.compare.value = "";
       fill(this.message, problem(error));
     }

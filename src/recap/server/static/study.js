@@ -20,7 +20,10 @@ export class Study extends EventTarget {
     this.job = job;
     this.case = found;
     this.bundle = bundle;
-    this.calibration = bundle.calibration ?? null;
+    // A bundle may have been calibrated anew, or replaced, since: its threshold is not this case's.
+    this.isOtherCalibration =
+      (bundle.calibration_digest ?? "") !== (found.calibration_digest ?? "");
+    this.calibration = this.isOtherCalibration ? null : (bundle.calibration ?? null);
     const [low, high] = found.scale;
     this.givenLevel = found.level ?? low + 0.5 * (high - low);
     this.level = this.givenLevel;

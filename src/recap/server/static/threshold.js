@@ -15,7 +15,8 @@ export function pValue(scores, score) {
 
 /** What a threshold makes of a case; the service's own decision where nothing was moved. */
 export function decide(found, calibration, threshold) {
-  if (!found.decision || !calibration) return found.decision ?? null;
+  if (!found.decision || !calibration || threshold === calibration.threshold)
+    return found.decision ?? null;
   return { ...found.decision, abnormal: found.score >= threshold };
 }
 

@@ -1,0 +1,164 @@
+"""What the listener waits for instead of giving up: a disk, an archive, a connection."""
+
+import errno
+import time
+from contextlib import contextmanager
+from types import SimpleNamespace
+
+import pytest
+
+pytest.importorskip("pynetdicom")
+pytest.importorskip("highdicom")
+
+from pacs_images import DETECTOR, RESULTS, marked, study
+from pacs_peer import send, wait_until_empty
+from recap.errors import InputError
+from recap.pacs.listen import Listener, ListenSettings
+from recap.pacs.score_study import study_scorer
+from recap.pacs.send import DicomPeer, SendError, StuckError, parse_address
+from recap.pacs.spool import Round, Spool
+
+
+def test_a_full_disk_is_waited_for(running, archive, monkeypatch):
+    full = [True, True]
+    count = Round.count_attempt
+
+    def count_attempt(each):
+        if full:
+            full.pop()
+            raise InputError("Cannot write attempts.txt: the disk is full.")
+        return count(each)
+
+    monkeypatch.setattr(Round, "count_attempt", count_attempt)
+    monkeypatch.setattr("recap.pacs.listen._LONGEST_WAIT_S", 0.05)
+    listener = running()
+    send(listener.port, study(13))
+    archive.wait_for(RESULTS)
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
+def test_a_disk_that_fills_up_while_results_are_written_is_waited_for(
+    running, archive, tmp_path, monkeypatch, code
+):
+    """More often than a study is tried that brings the process down."""
+    from recap.pacs.listen import _MAX_ATTEMPTS
+    from recap.report import dicom_results
+    from recap.scoring import cases
+
+    full, write = [True] * (_MAX_ATTEMPTS + 2), dicom_results.replacing
+
+    @contextmanager
+    def replacing(path):
+        with write(path) as file:
+            yield file
+            if path.name == "report.dcm" and full:
+                full.pop()
+                raise OSError(code, "No space left on device")
+
+    monkeypatch.setattr(cases, "score_case", lambda detector, case: marked(case))
+    monkeypatch.setattr(dicom_results, "replacing", replacing)
+    monkeypatch.setattr("recap.pacs.listen._LONGEST_WAIT_S", 0.05)
+    listener = running(score=study_scorer(DETECTOR))
+    send(listener.port, study(26))
+    archive.wait_for(RESULTS)
+    wait_until_empty(tmp_path / "spool")
+    assert not full
+    assert list((tmp_path / "spool" / "failed").iterdir()) == []
+
+
+def test_an_error_that_nobody_thought_of_does_not_end_the_listener(
+    running, archive, monkeypatch, caplog
+):
+    wrong = [True, True]
+    count = Round.count_attempt
+
+    def count_attempt(each):
+        if wrong:
+            wrong.pop()
+            raise ValueError("Secret^Person")
+        return count(each)
+
+    monkeypatch.setattr(Round, "count_attempt", count_attempt)
+    monkeypatch.setattr("recap.pacs.listen._LONGEST_WAIT_S", 0.05)
+    listener = running()
+    send(listener.port, study(24))
+    archive.wait_for(RESULTS, seconds=20)
+    assert "ValueError" in caplog.text
+    assert "Secret" not in caplog.text
+
+
+def test_a_connection_that_goes_just_before_a_result_is_opened_again(archive, tmp_path):
+    (image,) = study(25, slices=1)
+    image.SOPClassUID = "1.2.840.10008.5.1.4.1.1.7"
+    image.save_as(tmp_path / "a.dcm", enforce_file_format=True)
+    peer = DicomPeer(parse_address(archive.address))
+
+    def closed(dataset):
+        raise RuntimeError("The association with a peer SCP must be established")
+
+    peer._connected().send_c_store = closed
+    with pytest.raises(SendError, match="was lost"):
+        peer.send(tmp_path / "a.dcm")
+    assert peer.send(tmp_path / "a.dcm") == "stored"
+    peer.close()
+
+
+def test_results_wait_for_an_archive_that_is_full(running, archive, tmp_path):
+    archive.answer = 0xA700
+    listener = running()
+    send(listener.port, study(11))
+    time.sleep(1)
+    assert archive.received == []
+    archive.answer = 0
+    archive.wait_for(RESULTS)
+    wait_until_empty(tmp_path / "spool")
+    assert len({instance for _, instance, _ in archive.received}) == RESULTS
+
+
+def test_studies_that_could_not_be_sealed_are_sealed_later(tmp_path, monkeypatch):
+    spool = Spool(tmp_path / "spool")
+    destination = SimpleNamespace(close=lambda: None)
+    settings = ListenSettings(quiet_seconds=0)
+    listener = Listener(spool, lambda images, results: [], destination, settings)
+    for name in ("first", "second"):
+        listener._arrivals.heard(spool.store(name, "1", "a", b"x"))
+
+    def refuse(study):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as full:
+        full.setattr(spool, "seal", refuse)
+        with pytest.raises(OSError, match="No space"):
+            listener.step()
+    listener.step()
+    assert spool.arriving() == []
+
+
+def test_an_object_that_is_too_large_does_not_hold_up_the_others(tmp_path, monkeypatch):
+    class Proxy:
+        limit, sent = "map", []
+
+        def send(self, path):
+            if path.stem == self.limit:
+                raise StuckError("answered 413")
+            self.sent.append(path.stem)
+            return "stored"
+
+        def close(self):
+            pass
+
+    def write(images, results):
+        for name in ("map", "report"):
+            (results / name).with_suffix(".dcm").write_bytes(b"x")
+        return []
+
+    monkeypatch.setattr("recap.pacs.listen._LONGEST_WAIT_S", 0.0)
+    spool, proxy = Spool(tmp_path / "spool"), Proxy()
+    listener = Listener(spool, write, proxy)
+    for name in ("first", "second"):
+        spool.seal(spool.store(name, "1", "a", b"x"))
+    listener.step()
+    assert (proxy.sent, len(spool.rounds())) == (["report", "report"], 2)
+    proxy.limit = ""  # somebody has raised it
+    listener.step()
+    assert (proxy.sent[2:], spool.rounds()) == (["map", "map"], [])
