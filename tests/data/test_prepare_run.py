@@ -172,6 +172,32 @@ def test_a_smaller_run_may_grow_but_other_options_are_refused(raw, tmp_path):
     assert tree(tmp_path / "a") == before
 
 
+def moving(raw, options):
+    """With a limit all texts are of the pool, without one of test."""
+    from functools import partial
+
+    split = "test" if options.limit is None else "valid"
+    paths = sorted(raw.glob("*.txt"))
+    return Plan(tuple(Item(p.stem, (p,), partial(one_file, p, split)) for p in paths))
+
+
+def one_file(path, split):
+    return [Output(f"{split}/good/img/{path.stem}.png", path.read_bytes())]
+
+
+def test_nothing_stays_in_the_split_that_it_was_moved_from_by_a_killed_run(raw, tmp_path):
+    def die(stage, done, total, name):
+        if done == 2:
+            raise KeyboardInterrupt
+
+    prepare(toy(moving), raw, tmp_path / "a", PrepareOptions(limit=6))
+    with pytest.raises(KeyboardInterrupt):
+        prepare(toy(moving), raw, tmp_path / "a", progress=die)
+    prepare(toy(moving), raw, tmp_path / "a")
+    prepare(toy(moving), raw, tmp_path / "fresh")
+    assert tree(tmp_path / "a") == tree(tmp_path / "fresh")
+
+
 def test_what_others_wrote_is_left_alone(raw, tmp_path):
     (tmp_path / "a/Toy_AD/test").mkdir(parents=True)
     with pytest.raises(InputError, match="not made by `recap data prepare`"):
