@@ -2,8 +2,10 @@ import hashlib
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from dicom_files import save_dicom
 from recap.data.benchmark import Domain, read_domain
 from recap.data.supports import (
     Support,
@@ -15,6 +17,7 @@ from recap.data.supports import (
     write_support,
 )
 from recap.errors import InputError, SettingsError
+from recap.types import Sample
 
 
 @pytest.fixture
@@ -193,6 +196,14 @@ def test_patients_are_found_in_file_names(domain: Domain, tmp_path: Path) -> Non
     assert {known_patient(s) for s in drawn.normal} == {"11", "22", "33"}
     with pytest.raises(InputError, match="no patients are known"):
         draw_support(domain, 1, by_patient=True)
+
+
+def test_patients_are_found_in_dicom_files(tmp_path: Path) -> None:
+    path = save_dicom(tmp_path / "a", np.zeros((4, 4), np.uint8), PatientID="anna")
+    assert known_patient(Sample(path, abnormal=False)) == "anna"
+    assert known_patient(Sample(path, abnormal=False, patient="berta")) == "berta"
+    (tmp_path / "b.dcm").write_bytes(b"nonsense")
+    assert known_patient(Sample(tmp_path / "b.dcm", abnormal=False)) == ""
 
 
 def test_hashes_are_written_and_checked(domain: Domain, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from recap.atomic import write_atomic
 from recap.data.benchmark import Domain
-from recap.data.patients import patient_of
+from recap.data.patients import patient_of, stored_patient
 from recap.errors import InputError, SettingsError
 from recap.fetch import sha256_of
 from recap.types import CLASSES, Sample
@@ -110,8 +110,9 @@ def held_out_pool(domain: Domain, support: Support | None = None) -> list[Sample
 
 
 def known_patient(sample: Sample) -> str:
-    """Whom a sample shows, by its manifest or else its file name; empty where neither says."""
-    return sample.patient or patient_of(sample.path, sample.domain)
+    """Whom a sample shows, by its manifest, its file name or DICOM; empty where nothing says."""
+    known = sample.patient or patient_of(sample.path, sample.domain)
+    return known or stored_patient(sample.path)
 
 
 def write_support(support: Support, file: Path) -> None:
