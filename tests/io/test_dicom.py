@@ -110,6 +110,30 @@ def test_a_table_longer_than_its_entries_are_deep(tmp_path: Path) -> None:
     np.testing.assert_allclose(shown, np.array([[0, 100], [200, 255]]) / 255, atol=1e-6)
 
 
+def test_a_table_that_begins_below_zero_and_is_read_as_unsigned(tmp_path: Path) -> None:
+    voi = table([0, 51, 102, 255], 2**16 - 2, 8)
+    voi["LUTDescriptor"].VR = "US"
+    stored = np.array([[-3, -2, -1], [0, 1, 2]], np.int16)
+    shown = pixels_of(tmp_path, stored, VOILUTSequence=[voi])
+    np.testing.assert_allclose(shown, [[0, 0, 0.2], [0.4, 1, 1]], atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "padding", "vr", "value"),
+    [("i2", -2000, "US", 63536), ("u2", 63536, "SS", -2000), ("i1", -1, "US", 255)],
+)
+def test_padding_in_another_type_than_the_pixels(
+    tmp_path: Path, dtype: str, padding: int, vr: str, value: int
+) -> None:
+    stored = np.full((20, 20), 100, dtype)
+    stored[:, 10:] = 120
+    stored[:5] = padding
+    dataset = data_set(stored)
+    dataset.add_new("PixelPaddingValue", vr, value)
+    (image,) = open_dicom(write(tmp_path / "a", dataset), ReadingSettings()).images
+    assert (image.pixels[10, 0], image.pixels[10, 15]) == (0, 1)
+
+
 def test_padding_has_no_say_in_the_own_range(tmp_path: Path) -> None:
     stored = np.full((20, 20), 100, np.int16)
     stored[:, 10:] = 200
