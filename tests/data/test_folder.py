@@ -149,6 +149,23 @@ def test_pairs_name_all_that_does_not_fit(tmp_path: Path) -> None:
     assert pairs.orphans == [masks[4]]
 
 
+@pytest.mark.parametrize(
+    ("image", "mask"),
+    [
+        ("1.2.840.10", "1.2.840.10.png"),
+        ("1.2.840.10", "1.2.840.10_mask.png"),
+        ("1.2.840.10.dcm", "1.2.840.10.png"),
+        ("scan.nii.gz", "scan.png"),
+        ("scan.v2.NII.GZ", "scan.v2-mask.tif"),
+        ("slide.1.svs", "slide.1.png"),
+    ],
+)
+def test_names_with_dots_have_masks(image: str, mask: str) -> None:
+    images, masks = [Path("1.2.840.11"), Path(image)], [Path("1.2.840.png"), Path(mask)]
+    pairs = pair_masks(images, masks)
+    assert (pairs.matched, pairs.orphans) == ({images[1]: masks[1]}, masks[:1])
+
+
 @pytest.mark.parametrize("copy", ["normal/z.png", "abnormal/z.png"])
 def test_a_copy_under_another_name_is_refused(copy: str, tmp_path: Path) -> None:
     for name, content in {"normal/a.png": b"one", "abnormal/b.png": b"two", copy: b"one"}.items():
