@@ -237,7 +237,7 @@ def test_is_dicom_is_not_fooled(tmp_path: Path) -> None:
 
 
 def test_identity_and_spacing(tmp_path: Path) -> None:
-    path = save_dicom(tmp_path / "a.dcm", GREY, SOPInstanceUID="1.2.9", ImagerPixelSpacing=[2, 3])
+    path = save_dicom(tmp_path / "a.dcm", GREY, SOPInstanceUID="1.2.9", PixelSpacing=[2, 3])
     image = opened(path).images[0]
     assert image.identity.patient == "P1"
     assert image.identity.instance == "1.2.9"
@@ -245,6 +245,44 @@ def test_identity_and_spacing(tmp_path: Path) -> None:
     assert image.geometry.spacing_mm == (2, 3)
     assert image.geometry.affine_ras is None
     assert image.source == str(path)
+
+
+@pytest.mark.parametrize(
+    ("tags", "spacing"),
+    [
+        ({"ImagerPixelSpacing": [0.3, 0.6]}, None),
+        (
+            {"ImagerPixelSpacing": [0.3, 0.6], "EstimatedRadiographicMagnificationFactor": 1.5},
+            (0.2, 0.4),
+        ),
+        (
+            {"ImagerPixelSpacing": [0.3, 0.6], "EstimatedRadiographicMagnificationFactor": 0},
+            None,
+        ),
+        ({"ImagerPixelSpacing": [0.3, 0.6], "PixelSpacing": [0.25, 0.5]}, (0.25, 0.5)),
+        ({"ImagerPixelSpacing": [0.3, 0.6], "PixelSpacing": [0.3, 0.6]}, None),
+        (
+            {
+                "ImagerPixelSpacing": [0.3, 0.6],
+                "PixelSpacing": [0.3, 0.6],
+                "PixelSpacingCalibrationType": "GEOMETRY",
+            },
+            (0.3, 0.6),
+        ),
+        ({"NominalScannedPixelSpacing": [0.3, 0.6]}, None),
+    ],
+)
+def test_spacing_at_the_detector_is_not_the_patients(
+    tmp_path: Path, tags: dict[str, object], spacing: tuple[float, float] | None
+) -> None:
+    (image,) = opened(save_dicom(tmp_path / "a", GREY, Modality="DX", **tags)).images
+    assert image.geometry.spacing_mm == (spacing and pytest.approx(spacing))
+
+
+def test_a_slice_with_a_place_has_its_own_spacing(tmp_path: Path) -> None:
+    tags = place((0.0, 0.0, 0.0), AXIAL, (0.5, 2.0))
+    (image,) = opened(save_dicom(tmp_path / "a", GREY, ImagerPixelSpacing=[0.5, 2], **tags)).images
+    assert image.geometry.spacing_mm == (0.5, 2.0)
 
 
 def test_dot_in_a_monochrome1_file(tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ _KEPT = {
     *("SOPClassUID", "Modality", "ImageType", "SeriesNumber", "InstanceNumber"),
     *("AcquisitionNumber", "TemporalPositionIdentifier", "EchoTime", "DiffusionBValue"),
     *("ImagePositionPatient", "ImageOrientationPatient", "SliceThickness", "SpacingBetweenSlices"),
-    *("ImagerPixelSpacing", "NominalScannedPixelSpacing"),
+    *("ImagerPixelSpacing", "EstimatedRadiographicMagnificationFactor"),
     *("SharedFunctionalGroupsSequence", "PerFrameFunctionalGroupsSequence"),
     *("PlanePositionSequence", "PlaneOrientationSequence"),
 }
