@@ -36,10 +36,7 @@ class FileWindow:
             # Beyond e^±60 there is nothing left to see, and the exponential would overflow.
             slope = np.clip(-4 * (values - self.centre) / self.width, -60, 60)
             return (1 / (1 + np.exp(slope))).astype(np.float32)
-        low, high = self.ends
-        if high <= low:  # a width of one: a threshold
-            return (values > low).astype(np.float32)
-        return apply_window(values, (low, high))
+        return apply_window(values, self.ends)
 
 
 @dataclass(frozen=True, eq=False)
