@@ -32,6 +32,23 @@ def test_linked_folders_are_followed_once(tmp_path: Path) -> None:
     assert [path.name for path in list_images(tmp_path / "near")] == ["b.png", "a.png"]
 
 
+def test_what_a_link_and_a_folder_lead_to_is_listed_once_by_its_real_name(tmp_path: Path) -> None:
+    touch(tmp_path, "a/z/s.png", "b/t.png", "outside/u.png")
+    root = tmp_path / "root"
+    root.mkdir()
+    for name in ("a", "b"):
+        (tmp_path / name).rename(root / name)
+    # Before and behind their targets, above and below them, and two to one folder elsewhere.
+    (root / "0").symlink_to(root / "a/z")
+    (root / "a/up").symlink_to(root)
+    (root / "a/b").symlink_to(root / "b")
+    (root / "c").symlink_to(root / "b")
+    (root / "d").symlink_to(tmp_path / "outside")
+    (root / "e").symlink_to(tmp_path / "outside")
+    found = [path.relative_to(root).as_posix() for path in list_images(root)]
+    assert found == ["a/z/s.png", "b/t.png", "d/u.png"]
+
+
 def test_a_file_stands_for_itself(tmp_path: Path) -> None:
     (file,) = touch(tmp_path, "scan")
     assert list_images(file) == [file]

@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections import Counter, defaultdict
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -191,15 +191,21 @@ def walk(root: Path, leave_out: Iterable[Path] = ()) -> Iterable[Path]:
     Folders below `root` that are to be left out are not entered at all. A folder that cannot be
     read is an error: passing it over would lose images without a word.
     """
-    seen = {folder.resolve() for folder in leave_out}
-    for folder, subfolders, files in os.walk(root, onerror=_refuse_folder, followlinks=True):
-        seen.add(Path(folder).resolve())
-        subfolders[:] = sorted(
-            name
-            for name in subfolders
-            if not name.startswith(".") and (Path(folder) / name).resolve() not in seen
-        )
-        yield from (Path(folder) / name for name in files if not name.startswith("."))
+    seen = {folder.resolve() for folder in leave_out} - {Path(root).resolve()}
+    # Links come after all real folders, so that what both lead to has its real name.
+    starts = deque([Path(root)])
+    while starts:
+        start = starts.popleft()
+        if start.resolve() in seen:
+            continue
+        for name, subfolders, files in os.walk(start, onerror=_refuse_folder):
+            folder = Path(name)
+            seen.add(folder.resolve())
+            visible = [folder / each for each in sorted(subfolders) if not each.startswith(".")]
+            new = [each for each in visible if each.resolve() not in seen]
+            starts += [each for each in new if each.is_symlink()]
+            subfolders[:] = [each.name for each in new if not each.is_symlink()]
+            yield from (folder / each for each in files if not each.startswith("."))
 
 
 def _refuse_folder(error: OSError) -> None:
