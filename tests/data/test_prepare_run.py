@@ -1,5 +1,6 @@
 """The engine of `recap data prepare`, on a source of text files."""
 
+import hashlib
 import json
 import os
 import shutil
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 import recap.data.prepare.run as run_module
 from killed_run import prepare_and_die
 from recap.data.prepare import Item, Output, Plan, PrepareOptions, prepare
-from recap.data.prepare.select import draw, share_out
+from recap.data.prepare.select import draw, rank, share_out
 from recap.errors import InputError, SettingsError
 from toy_source import ODD, SOURCE, toy, tree, work, worked, write_numbers
 
@@ -261,6 +262,10 @@ def test_shares_add_up_and_nobody_goes_without(total, published):
     assert sum(given_out.values()) == min(total, wanted)
     assert total < len(published) or min(given_out.values()) >= 1
     assert total < wanted or given_out == published
+
+
+def test_names_that_are_not_utf8_have_a_rank_too():
+    assert rank(os.fsdecode(b"caf\xe9"), "x") == hashlib.sha256(b"x:caf\xe9").digest()
 
 
 @given(st.sets(st.text(max_size=4)), st.integers(0, 9), st.sets(st.text(max_size=4), max_size=3))

@@ -1,5 +1,6 @@
 import hashlib
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -196,6 +197,19 @@ def test_patients_are_found_in_file_names(domain: Domain, tmp_path: Path) -> Non
     assert {known_patient(s) for s in drawn.normal} == {"11", "22", "33"}
     with pytest.raises(InputError, match="no patients are known"):
         draw_support(domain, 1, by_patient=True)
+
+
+def test_names_that_are_not_utf8(tmp_path: Path) -> None:
+    for label in ("good", "Ungood"):
+        folder = tmp_path / "Eye_AD/valid" / label / "img"
+        folder.mkdir(parents=True)
+        (folder / os.fsdecode(b"caf\xe9.png")).write_bytes(label.encode())
+    domain = Domain("Eye", tmp_path / "Eye_AD")
+    support = draw_support(domain, 1)
+    with pytest.raises(InputError, match=r"is UTF-8, which this name is not.*\.json"):
+        write_support(support, tmp_path / "list.txt")
+    write_support(support, tmp_path / "list.json")
+    assert read_support(domain, tmp_path / "list.json") == support
 
 
 def test_patients_are_found_in_dicom_files(tmp_path: Path) -> None:

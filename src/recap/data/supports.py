@@ -258,22 +258,25 @@ def _as_list(support: Support) -> str:
     lines = []
     for letter, samples in (("n", support.normal), ("a", support.abnormal)):
         names = [sample.path.name for sample in samples]
-        _refuse_spaces(names)
+        _refuse_unlistable(names)
         lines.append(" ".join([f"{letter}-0:", *names]))
     return "\n".join(lines) + "\n"
 
 
-def _refuse_spaces(names: Iterable[str]) -> None:
+def _refuse_unlistable(names: Iterable[str]) -> None:
     for name in names:
-        if name.split() != [name]:
+        is_text = name.encode(errors="ignore").decode() == name
+        if name.split() != [name] or not is_text:
+            why = "separates names by spaces" if is_text else "is UTF-8, which this name is not"
             raise InputError(
-                f"{name!r}: the list separates names by spaces. "
-                "Save the support set to a file that ends in .json."
+                f"{name!r}: the list {why}. Save the support set to a file that ends in .json."
             )
 
 
 def _rank(draw: int, sample: Sample) -> bytes:
-    return hashlib.sha256(f"{draw}:{sample.path.name}".encode()).digest()
+    # File names need not be valid UTF-8.
+    name = f"{draw}:{sample.path.name}".encode(errors="surrogateescape")
+    return hashlib.sha256(name).digest()
 
 
 def _sha256(path: Path) -> str:
