@@ -236,7 +236,18 @@ def test_ignored_places_are_in_no_region(command, bundle, images, tmp_path):
     assert command("score", bundle, images, "--out", out, "--ignore", masks).code == 0
     assert {row["regions"] for row in table(out).values()} == {"0"}
     again = command("score", bundle, images, "--out", out)
-    assert "other ignore masks" in again.err
+    assert "only one of the two runs has ignore masks" in again.err
+
+
+def test_ignore_masks_of_no_case_are_named(command, bundle, images, tmp_path):
+    masks, out = tmp_path / "masks", tmp_path / "out"
+    masks.mkdir()
+    for name in (next(images.iterdir()).name, "typo.png"):
+        Pillow.fromarray(np.full((70, 70), 255, np.uint8)).save(masks / name)
+    result = command("score", bundle, images, "--out", out, "--ignore", masks)
+    assert "Left alone: 1 other file (typo.png)" in result.err
+    left_alone = json.loads((out / "manifest.json").read_text())["left_alone"]
+    assert left_alone == {str(masks / "typo.png"): "an ignore mask that has the name of no case"}
 
 
 def test_a_runtime_can_be_chosen(command, bundle, images, tmp_path):

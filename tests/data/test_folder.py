@@ -32,6 +32,23 @@ def test_linked_folders_are_followed_once(tmp_path: Path) -> None:
     assert [path.name for path in list_images(tmp_path / "near")] == ["b.png", "a.png"]
 
 
+def test_what_a_link_and_a_folder_lead_to_is_listed_once_by_its_real_name(tmp_path: Path) -> None:
+    touch(tmp_path, "a/z/s.png", "b/t.png", "outside/u.png")
+    root = tmp_path / "root"
+    root.mkdir()
+    for name in ("a", "b"):
+        (tmp_path / name).rename(root / name)
+    # Before and behind their targets, above and below them, and two to one folder elsewhere.
+    (root / "0").symlink_to(root / "a/z")
+    (root / "a/up").symlink_to(root)
+    (root / "a/b").symlink_to(root / "b")
+    (root / "c").symlink_to(root / "b")
+    (root / "d").symlink_to(tmp_path / "outside")
+    (root / "e").symlink_to(tmp_path / "outside")
+    found = [path.relative_to(root).as_posix() for path in list_images(root)]
+    assert found == ["a/z/s.png", "b/t.png", "d/u.png"]
+
+
 def test_a_file_stands_for_itself(tmp_path: Path) -> None:
     (file,) = touch(tmp_path, "scan")
     assert list_images(file) == [file]
@@ -147,6 +164,23 @@ def test_pairs_name_all_that_does_not_fit(tmp_path: Path) -> None:
     assert pairs.unmatched == [b]
     assert pairs.ambiguous == {c: masks[1:3], twin: [masks[3]], other: [masks[3]]}
     assert pairs.orphans == [masks[4]]
+
+
+@pytest.mark.parametrize(
+    ("image", "mask"),
+    [
+        ("1.2.840.10", "1.2.840.10.png"),
+        ("1.2.840.10", "1.2.840.10_mask.png"),
+        ("1.2.840.10.dcm", "1.2.840.10.png"),
+        ("scan.nii.gz", "scan.png"),
+        ("scan.v2.NII.GZ", "scan.v2-mask.tif"),
+        ("slide.1.svs", "slide.1.png"),
+    ],
+)
+def test_names_with_dots_have_masks(image: str, mask: str) -> None:
+    images, masks = [Path("1.2.840.11"), Path(image)], [Path("1.2.840.png"), Path(mask)]
+    pairs = pair_masks(images, masks)
+    assert (pairs.matched, pairs.orphans) == ({images[1]: masks[1]}, masks[:1])
 
 
 @pytest.mark.parametrize("copy", ["normal/z.png", "abnormal/z.png"])

@@ -74,6 +74,28 @@ def test_a_listing_by_path_or_by_name_alone(indexed):
     assert listed_patient(root / "valid/good/y.png") == "p2"
 
 
+@pytest.mark.parametrize(("healthy", "diseased"), [("normal", "abnormal"), ("0", "1")])
+@pytest.mark.parametrize("folders", [("normal", "abnormal"), ("test/good/img", "test/Ungood/img")])
+def test_labels_in_other_words_and_semicolons(indexed, healthy, diseased, folders):
+    root = indexed(f"file;label;patient\nx.png;{healthy};anna\nx.png;{diseased};berta\n")
+    assert [listed_patient(root / folder / "x.png") for folder in folders] == ["anna", "berta"]
+
+
+def test_where_the_folder_tells_nothing_a_name_must_be_unique(indexed):
+    lines = ["split,label,file,patient", "test,1,x.png,anna", "pool,0,y.png,a", "test,0,y.png,b"]
+    root = indexed("\n".join([*lines, "test,glioma,z.png,clara"]))
+    assert listed_patient(root / "x.png") == listed_patient(root / "images/x.png") == "anna"
+    assert listed_patient(root / "y.png") == ""
+    assert listed_patient(root / "test/Ungood/img/z.png") == "clara"
+    assert listed_patient(root / "test/good/img/x.png") == ""
+
+
+def test_an_index_that_has_train_and_the_pool(indexed):
+    root = indexed("split,file,patient\ntrain,x.png,a\nvalid,x.png,b\ntrain,y.png,c\n")
+    places = ["train/good/img/x.png", "valid/good/img/x.png", "valid/good/img/y.png"]
+    assert [listed_patient(root / place) for place in places] == ["a", "b", "c"]
+
+
 def test_a_table_about_something_else_is_no_index(indexed):
     root = indexed("file,size\n01471_60.png,3\n")
     assert patient_of(root / "test/good/img/01471_60.png", "Brain") == "01471"

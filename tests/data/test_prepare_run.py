@@ -1,5 +1,6 @@
 """The engine of `recap data prepare`, on a source of text files."""
 
+import hashlib
 import json
 import os
 import shutil
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 import recap.data.prepare.run as run_module
 from killed_run import prepare_and_die
 from recap.data.prepare import Item, Output, Plan, PrepareOptions, prepare
-from recap.data.prepare.select import draw, share_out
+from recap.data.prepare.select import draw, rank, share_out
 from recap.errors import InputError, SettingsError
 from toy_source import ODD, SOURCE, toy, tree, work, worked, write_numbers
 
@@ -172,6 +173,32 @@ def test_a_smaller_run_may_grow_but_other_options_are_refused(raw, tmp_path):
     assert tree(tmp_path / "a") == before
 
 
+def moving(raw, options):
+    """With a limit all texts are of the pool, without one of test."""
+    from functools import partial
+
+    split = "test" if options.limit is None else "valid"
+    paths = sorted(raw.glob("*.txt"))
+    return Plan(tuple(Item(p.stem, (p,), partial(one_file, p, split)) for p in paths))
+
+
+def one_file(path, split):
+    return [Output(f"{split}/good/img/{path.stem}.png", path.read_bytes())]
+
+
+def test_nothing_stays_in_the_split_that_it_was_moved_from_by_a_killed_run(raw, tmp_path):
+    def die(stage, done, total, name):
+        if done == 2:
+            raise KeyboardInterrupt
+
+    prepare(toy(moving), raw, tmp_path / "a", PrepareOptions(limit=6))
+    with pytest.raises(KeyboardInterrupt):
+        prepare(toy(moving), raw, tmp_path / "a", progress=die)
+    prepare(toy(moving), raw, tmp_path / "a")
+    prepare(toy(moving), raw, tmp_path / "fresh")
+    assert tree(tmp_path / "a") == tree(tmp_path / "fresh")
+
+
 def test_what_others_wrote_is_left_alone(raw, tmp_path):
     (tmp_path / "a/Toy_AD/test").mkdir(parents=True)
     with pytest.raises(InputError, match="not made by `recap data prepare`"):
@@ -235,6 +262,10 @@ def test_shares_add_up_and_nobody_goes_without(total, published):
     assert sum(given_out.values()) == min(total, wanted)
     assert total < len(published) or min(given_out.values()) >= 1
     assert total < wanted or given_out == published
+
+
+def test_names_that_are_not_utf8_have_a_rank_too():
+    assert rank(os.fsdecode(b"caf\xe9"), "x") == hashlib.sha256(b"x:caf\xe9").digest()
 
 
 @given(st.sets(st.text(max_size=4)), st.integers(0, 9), st.sets(st.text(max_size=4), max_size=3))

@@ -1,9 +1,12 @@
 import hashlib
 import json
+import os
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from dicom_files import save_dicom
 from recap.data.benchmark import Domain, read_domain
 from recap.data.supports import (
     Support,
@@ -15,6 +18,7 @@ from recap.data.supports import (
     write_support,
 )
 from recap.errors import InputError, SettingsError
+from recap.types import Sample
 
 
 @pytest.fixture
@@ -193,6 +197,27 @@ def test_patients_are_found_in_file_names(domain: Domain, tmp_path: Path) -> Non
     assert {known_patient(s) for s in drawn.normal} == {"11", "22", "33"}
     with pytest.raises(InputError, match="no patients are known"):
         draw_support(domain, 1, by_patient=True)
+
+
+def test_names_that_are_not_utf8(tmp_path: Path) -> None:
+    for label in ("good", "Ungood"):
+        folder = tmp_path / "Eye_AD/valid" / label / "img"
+        folder.mkdir(parents=True)
+        (folder / os.fsdecode(b"caf\xe9.png")).write_bytes(label.encode())
+    domain = Domain("Eye", tmp_path / "Eye_AD")
+    support = draw_support(domain, 1)
+    with pytest.raises(InputError, match=r"is UTF-8, which this name is not.*\.json"):
+        write_support(support, tmp_path / "list.txt")
+    write_support(support, tmp_path / "list.json")
+    assert read_support(domain, tmp_path / "list.json") == support
+
+
+def test_patients_are_found_in_dicom_files(tmp_path: Path) -> None:
+    path = save_dicom(tmp_path / "a", np.zeros((4, 4), np.uint8), PatientID="anna")
+    assert known_patient(Sample(path, abnormal=False)) == "anna"
+    assert known_patient(Sample(path, abnormal=False, patient="berta")) == "berta"
+    (tmp_path / "b.dcm").write_bytes(b"nonsense")
+    assert known_patient(Sample(tmp_path / "b.dcm", abnormal=False)) == ""
 
 
 def test_hashes_are_written_and_checked(domain: Domain, tmp_path: Path) -> None:

@@ -110,6 +110,30 @@ def test_a_table_longer_than_its_entries_are_deep(tmp_path: Path) -> None:
     np.testing.assert_allclose(shown, np.array([[0, 100], [200, 255]]) / 255, atol=1e-6)
 
 
+def test_a_table_that_begins_below_zero_and_is_read_as_unsigned(tmp_path: Path) -> None:
+    voi = table([0, 51, 102, 255], 2**16 - 2, 8)
+    voi["LUTDescriptor"].VR = "US"
+    stored = np.array([[-3, -2, -1], [0, 1, 2]], np.int16)
+    shown = pixels_of(tmp_path, stored, VOILUTSequence=[voi])
+    np.testing.assert_allclose(shown, [[0, 0, 0.2], [0.4, 1, 1]], atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "padding", "vr", "value"),
+    [("i2", -2000, "US", 63536), ("u2", 63536, "SS", -2000), ("i1", -1, "US", 255)],
+)
+def test_padding_in_another_type_than_the_pixels(
+    tmp_path: Path, dtype: str, padding: int, vr: str, value: int
+) -> None:
+    stored = np.full((20, 20), 100, dtype)
+    stored[:, 10:] = 120
+    stored[:5] = padding
+    dataset = data_set(stored)
+    dataset.add_new("PixelPaddingValue", vr, value)
+    (image,) = open_dicom(write(tmp_path / "a", dataset), ReadingSettings()).images
+    assert (image.pixels[10, 0], image.pixels[10, 15]) == (0, 1)
+
+
 def test_padding_has_no_say_in_the_own_range(tmp_path: Path) -> None:
     stored = np.full((20, 20), 100, np.int16)
     stored[:, 10:] = 200
@@ -213,7 +237,7 @@ def test_is_dicom_is_not_fooled(tmp_path: Path) -> None:
 
 
 def test_identity_and_spacing(tmp_path: Path) -> None:
-    path = save_dicom(tmp_path / "a.dcm", GREY, SOPInstanceUID="1.2.9", ImagerPixelSpacing=[2, 3])
+    path = save_dicom(tmp_path / "a.dcm", GREY, SOPInstanceUID="1.2.9", PixelSpacing=[2, 3])
     image = opened(path).images[0]
     assert image.identity.patient == "P1"
     assert image.identity.instance == "1.2.9"
@@ -221,6 +245,44 @@ def test_identity_and_spacing(tmp_path: Path) -> None:
     assert image.geometry.spacing_mm == (2, 3)
     assert image.geometry.affine_ras is None
     assert image.source == str(path)
+
+
+@pytest.mark.parametrize(
+    ("tags", "spacing"),
+    [
+        ({"ImagerPixelSpacing": [0.3, 0.6]}, None),
+        (
+            {"ImagerPixelSpacing": [0.3, 0.6], "EstimatedRadiographicMagnificationFactor": 1.5},
+            (0.2, 0.4),
+        ),
+        (
+            {"ImagerPixelSpacing": [0.3, 0.6], "EstimatedRadiographicMagnificationFactor": 0},
+            None,
+        ),
+        ({"ImagerPixelSpacing": [0.3, 0.6], "PixelSpacing": [0.25, 0.5]}, (0.25, 0.5)),
+        ({"ImagerPixelSpacing": [0.3, 0.6], "PixelSpacing": [0.3, 0.6]}, None),
+        (
+            {
+                "ImagerPixelSpacing": [0.3, 0.6],
+                "PixelSpacing": [0.3, 0.6],
+                "PixelSpacingCalibrationType": "GEOMETRY",
+            },
+            (0.3, 0.6),
+        ),
+        ({"NominalScannedPixelSpacing": [0.3, 0.6]}, None),
+    ],
+)
+def test_spacing_at_the_detector_is_not_the_patients(
+    tmp_path: Path, tags: dict[str, object], spacing: tuple[float, float] | None
+) -> None:
+    (image,) = opened(save_dicom(tmp_path / "a", GREY, Modality="DX", **tags)).images
+    assert image.geometry.spacing_mm == (spacing and pytest.approx(spacing))
+
+
+def test_a_slice_with_a_place_has_its_own_spacing(tmp_path: Path) -> None:
+    tags = place((0.0, 0.0, 0.0), AXIAL, (0.5, 2.0))
+    (image,) = opened(save_dicom(tmp_path / "a", GREY, ImagerPixelSpacing=[0.5, 2], **tags)).images
+    assert image.geometry.spacing_mm == (0.5, 2.0)
 
 
 def test_dot_in_a_monochrome1_file(tmp_path: Path) -> None:

@@ -258,6 +258,17 @@ def test_independent_images_stay_alone(tmp_path: Path) -> None:
     assert [opened(each).kind for each in series] == ["image"] * 3 + ["frames"]
 
 
+def test_a_window_of_width_one_is_a_threshold_in_every_cut(tmp_path: Path) -> None:
+    limit = int(np.median(STACK))
+    tags = {"WindowCenter": limit + 0.5, "WindowWidth": 1}
+    (series,) = group_series(save_series(tmp_path, STACK, **tags))
+    for axis in ("auto", "coronal"):
+        case = opened(series, axis=axis)
+        shown = np.stack([image.pixels for image in case.images])
+        assert np.unique(shown).tolist() == [0, 1]
+        assert shown.sum() == np.count_nonzero(limit < STACK)
+
+
 def test_what_is_no_image_is_skipped_and_what_is_damaged_fails_later(tmp_path: Path) -> None:
     slices = save_series(tmp_path / "ct", STACK)
     report = data_set(STACK[0], Modality="SR", Rows=None)

@@ -118,6 +118,28 @@ def maps_for(grid: Grid) -> np.ndarray:
     return grid.take(stored)
 
 
+@pytest.mark.parametrize("codes", [(1, 4), (3, 2), (2, 0), (0, 4), (0, 0)])
+@pytest.mark.parametrize("big_endian", [False, True])
+def test_maps_keep_both_forms_of_their_source(
+    tmp_path: Path, codes: tuple[int, int], big_endian: bool
+) -> None:
+    path = write_nifti(tmp_path / "x.nii", noise(), TILTED, big_endian=big_endian)
+    image = nibabel.load(path)
+    image.set_qform(affine(turn((3, 4, 5)), origin=np.array([9.0, 8.0, 7.0])), code=codes[0])
+    image.set_sform(SHEARED, code=codes[1])
+    image.to_filename(tmp_path / "scan.nii")
+    volume = read_nifti(tmp_path / "scan.nii", "coronal")
+    write_map_volume(tmp_path / "m.nii.gz", np.zeros_like(volume.values), volume.grid)
+    source, written = (nibabel.load(tmp_path / n) for n in ("scan.nii", "m.nii.gz"))
+    for form in ("get_qform", "get_sform"):
+        before, after = (getattr(each.header, form)(coded=True) for each in (source, written))
+        assert after[1] == before[1]
+        assert np.array_equal(after[0], before[0])
+    assert (int(written.header["qform_code"]), int(written.header["sform_code"])) == codes
+    assert np.array_equal(written.affine, source.affine)
+    assert np.array_equal(written.header.get_zooms(), source.header.get_zooms())
+
+
 def test_map_forms(tmp_path: Path) -> None:
     path = tmp_path / "new folder" / "map.nii.gz"
     for matrix, codes in ((TILTED, (1, 1)), (SHEARED, (1, 0))):

@@ -43,6 +43,10 @@ def test_what_is_no_window_is_named_with_those_that_are(setting):
     assert "-160,240" in str(error.value)
 
 
+def test_a_window_without_width_is_a_threshold():
+    assert apply_window(np.array([1, 2, 3]), (2, 2)).tolist() == [0, 0, 1]
+
+
 def test_values_between_the_ends_are_spread_evenly():
     values = np.array([[-500, -160, -60], [40, 240, 3000]], np.int16)
     assert apply_window(values, (-160, 240)).tolist() == [[0, 0, 0.25], [0.5, 1, 1]]

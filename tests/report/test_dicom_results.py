@@ -16,9 +16,10 @@ from recap.config import ReadingSettings
 from recap.errors import InputError
 from recap.io import open_file
 from recap.io.case import Case
+from recap.io.dicom_own import is_own
 from recap.io.dicom_series import group_series, open_series
 from recap.report.dicom_findings import MAX_FINDINGS, find_findings
-from recap.report.dicom_identity import is_own, repeatable_uids
+from recap.report.dicom_identity import repeatable_uids
 from recap.report.dicom_results import write_dicom_results
 from recap.scoring.cases import CasePrediction
 from recap.scoring.parts import ImageScore
@@ -113,6 +114,9 @@ def test_without_regions_there_are_no_segments(tmp_path):
     assert [path.name for path in paths] == ["map.dcm", "report.dcm", "capture-0002.dcm"]
     assert all(is_own(pydicom.dcmread(path)) for path in paths)
     assert not is_own(pydicom.dcmread(dotted.file))
+    skipped = {each.files[0]: each.skipped for each in group_series([dotted.file, *paths])}
+    assert skipped.pop(dotted.file) == ""
+    assert skipped == dict.fromkeys(paths, "a result of recap, not an image.")
 
 
 def test_earlier_results_go_and_other_files_stay(tmp_path):

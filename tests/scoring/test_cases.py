@@ -1,3 +1,5 @@
+import math
+
 import numpy as np
 import pytest
 from PIL import Image as PillowImage
@@ -96,7 +98,9 @@ def test_pool_map_is_the_mean_of_blocks():
     assert pooled.shape == (3, 4)
     for row in range(3):
         for column in range(4):
-            block = map[16 * row : 16 * row + 16, 16 * column : 16 * column + 16]
+            rows = slice(37 * row // 3, 37 * (row + 1) // 3)
+            columns = slice(50 * column // 4, 50 * (column + 1) // 4)
+            block = map[rows, columns]
             assert pooled[row, column] == pytest.approx(block.mean(), rel=1e-6)
 
 
@@ -118,6 +122,22 @@ def test_tiles_of_a_slide_lie_where_they_were_cut(few_shot):
     expected[8:12, 0:4] = pool_map(few_shot.score(tile(1)).map)
     assert np.array_equal(prediction.map, expected, equal_nan=True)
     assert prediction.origins_px == tuple(origins)
+
+
+@pytest.mark.parametrize("tile_px", [64, 70])
+def test_no_seams_between_tiles_whose_sides_are_no_whole_pixels(few_shot, tile_px):
+    """A tile of 64 px covers 32.64 slide pixels: the next one starts 33 further on."""
+    count, pitch = 14, math.ceil(tile_px * 0.51)
+
+    def tile(number):
+        pixels = np.random.default_rng(number).random((tile_px, tile_px, 3)).astype(np.float32)
+        return Image(pixels, "", Geometry(origin_px=(0, number * pitch), source_px_per_px=0.51))
+
+    case = Case("slide", "", LazyImages(count, tile), size_hw=(pitch, count * pitch))
+    prediction = score_case(few_shot, case)
+    pooled = [pool_map(few_shot.score(tile(number)).map) for number in range(count)]
+    assert np.array_equal(prediction.map, np.concatenate(pooled, axis=1))
+    assert prediction.source_px_per_px * prediction.map.shape[1] == pytest.approx(count * pitch)
 
 
 def test_a_tile_that_overhangs_the_edge_is_cut():

@@ -77,8 +77,29 @@ def test_what_masks_ignore_is_in_no_region_and_changes_nothing_else(estimated, f
     for name in before:
         assert after[name].score == before[name].score
         assert after[name].decision == before[name].decision
-    with pytest.raises(InputError, match="other ignore masks"):
+    with pytest.raises(InputError, match="only one of the two runs has ignore masks"):
         run(estimated, folder, tmp_path / "one", ignore=tmp_path / "ignore")
+
+
+def test_a_case_is_scored_again_when_its_ignore_mask_changes(
+    estimated, folder, tmp_path, monkeypatch
+):
+    masks, out = tmp_path / "ignore", tmp_path / "out"
+    masks.mkdir()
+    for name in ("a", "b"):
+        PillowImage.fromarray(np.ones((48, 64), bool)).save(masks / f"{name}.png")
+    assert run(estimated, folder, out, ignore=masks)["b.png"].regions == "0"
+    finished = {path: path.stat().st_mtime_ns for path in (out / "maps").iterdir()}
+    monkeypatch.chdir(tmp_path)  # the same folder under another name is the same
+    run(estimated, folder, out, ignore=Path("ignore"))
+    assert {path: path.stat().st_mtime_ns for path in finished} == finished
+    PillowImage.fromarray(np.zeros((48, 64), bool)).save(masks / "b.png")
+    rows = run(estimated, folder, out, ignore=masks)
+    assert rows["b.png"].regions == run(estimated, folder, tmp_path / "new")["b.png"].regions != "0"
+    again = {path.name for path in finished if path.stat().st_mtime_ns != finished[path]}
+    assert again == {"b.png.npy"}
+    (masks / "b.png").unlink()
+    assert run(estimated, folder, out, ignore=masks)["b.png"].ignore_sha256 == ""
 
 
 def test_a_mask_of_another_size_is_a_row_with_its_reason(estimated, folder, tmp_path):

@@ -1,11 +1,11 @@
 """The steps of `recap score`: which detectors, and which cases."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from recap.cli.score_job import Job, Outcome, Wanted, score_jobs, seeing_alike
-from recap.data.cases import find_cases
+from recap.data.cases import Search, find_cases
 from recap.encoders.load import RANDOM
 from recap.errors import InputError, SettingsError
 from recap.progress import Progress
@@ -14,6 +14,7 @@ from recap.runtime.loading import load_many
 from recap.scoring.bundle import CARD, read_card
 from recap.scoring.detector import Detector
 from recap.scoring.other_files import refuse_to_lose
+from recap.scoring.regions import ignore_masks
 from recap.scoring.rows import Row
 from recap.scoring.run_manifest import add_to_manifest
 from recap.scoring.shards import Shard
@@ -86,9 +87,10 @@ class Scoring:
 
     def __init__(self, order: Order, scratch: Path) -> None:
         self._order = order
-        self.search = find_cases(
+        search = find_cases(
             order.inputs, scratch / "archives", leave_out=list(order.bundles.values())
         )
+        self.search = _with_unused_masks(search, order.wanted.ignore)
         _refuse_random_weights(order)
         for out in order.bundles.values():
             refuse_to_lose(out, self.search.cases, order.inputs)
@@ -113,6 +115,15 @@ class Scoring:
         for job in jobs:
             add_to_manifest(job.out, {}, shard=shard, left_alone=left_alone)
         return [job.outcome(rows[job.out], shard, progress) for job in jobs]
+
+
+def _with_unused_masks(search: Search, ignore: Path | None) -> Search:
+    """Ignore masks that belong to no case are named with what else was left alone."""
+    if ignore is None:
+        return search
+    masks = ignore_masks(ignore, [Path(case.name) for case in search.cases])
+    unused = [(mask, "an ignore mask that has the name of no case") for mask in masks.unused]
+    return replace(search, skipped=(*search.skipped, *unused))
 
 
 def _refuse_random_weights(order: Order) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from recap.config import ReadingSettings
 from recap.data.folder import name_some, natural_key, walk
+from recap.data.names import IMAGE_SUFFIXES
 from recap.data.unread_formats import is_unread_image
 from recap.errors import InputError
 from recap.fetch import unpack_archive
@@ -23,13 +24,6 @@ if TYPE_CHECKING:
 
 Skipped = tuple[Path, str]
 """A file that is no case, and why."""
-
-# A file in a folder that no reader knows is left alone, unless its name says it is an image.
-IMAGE_SUFFIXES = (
-    *(".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp", ".webp"),
-    *(".dcm", ".dicom", ".ima", ".nii", ".nii.gz", ".nrrd", ".nhdr"),
-    *(".svs", ".ndpi", ".mrxs", ".scn"),
-)
 
 
 class NoCasesError(InputError):
@@ -177,7 +171,8 @@ def _search_folder(root: Path, leave_out: Sequence[Path] = ()) -> Search:
 def _kind(file: Path) -> tuple[Format, str]:
     """The format of a file, and why it is left alone, if it is.
 
-    One that cannot be read may well be an image, so it is a case, and opening it tells why.
+    A file that no reader knows is, unless its name says it is an image. One that cannot be read
+    may well be an image, so it is a case, and opening it tells why.
     """
     named_so = file.name.lower().endswith(IMAGE_SUFFIXES)
     try:

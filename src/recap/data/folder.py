@@ -2,11 +2,12 @@
 
 import os
 import re
-from collections import Counter, defaultdict
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from recap.data.names import bare_name
 from recap.data.unread_formats import is_unread_image
 from recap.errors import InputError
 from recap.fetch import sha256_of
@@ -77,19 +78,20 @@ def list_masks(path: Path) -> list[Path]:
 
 
 def pair_masks(images: Sequence[Path], masks: Sequence[Path]) -> MaskPairs:
-    """Find each image's mask: the same stem, or the stem with _mask or -mask behind it."""
-    by_stem: dict[str, list[Path]] = defaultdict(list)
+    """Find each image's mask: its name, or that with _mask or -mask behind it, suffixes apart."""
+    by_name: dict[str, list[Path]] = defaultdict(list)
     for mask in masks:
-        by_stem[mask.stem].append(mask)
-    shared = Counter(image.stem for image in images)
+        by_name[bare_name(mask)].append(mask)
+    names = [bare_name(image) for image in images]
+    shared = Counter(names)
     pairs = MaskPairs({}, [], {}, [])
     claimed: set[Path] = set()
-    for image in images:
-        found = [mask for ending in MASK_ENDINGS for mask in by_stem.get(image.stem + ending, ())]
+    for image, name in zip(images, names, strict=True):
+        found = [mask for ending in MASK_ENDINGS for mask in by_name.get(name + ending, ())]
         claimed.update(found)
         if not found:
             pairs.unmatched.append(image)
-        elif len(found) > 1 or shared[image.stem] > 1:
+        elif len(found) > 1 or shared[name] > 1:
             pairs.ambiguous[image] = found
         else:
             pairs.matched[image] = found[0]
@@ -189,15 +191,21 @@ def walk(root: Path, leave_out: Iterable[Path] = ()) -> Iterable[Path]:
     Folders below `root` that are to be left out are not entered at all. A folder that cannot be
     read is an error: passing it over would lose images without a word.
     """
-    seen = {folder.resolve() for folder in leave_out}
-    for folder, subfolders, files in os.walk(root, onerror=_refuse_folder, followlinks=True):
-        seen.add(Path(folder).resolve())
-        subfolders[:] = sorted(
-            name
-            for name in subfolders
-            if not name.startswith(".") and (Path(folder) / name).resolve() not in seen
-        )
-        yield from (Path(folder) / name for name in files if not name.startswith("."))
+    seen = {folder.resolve() for folder in leave_out} - {Path(root).resolve()}
+    # Links come after all real folders, so that what both lead to has its real name.
+    starts = deque([Path(root)])
+    while starts:
+        start = starts.popleft()
+        if start.resolve() in seen:
+            continue
+        for name, subfolders, files in os.walk(start, onerror=_refuse_folder):
+            folder = Path(name)
+            seen.add(folder.resolve())
+            visible = [folder / each for each in sorted(subfolders) if not each.startswith(".")]
+            new = [each for each in visible if each.resolve() not in seen]
+            starts += [each for each in new if each.is_symlink()]
+            subfolders[:] = [each.name for each in new if not each.is_symlink()]
+            yield from (folder / each for each in files if not each.startswith("."))
 
 
 def _refuse_folder(error: OSError) -> None:
@@ -220,9 +228,9 @@ def _list(path: Path, wanted: Callable[[Path], bool], in_words: str) -> list[Pat
 
 
 def _refuse_equal_names(files: Sequence[Path], kind: str) -> None:
-    twice = {stem for stem, count in Counter(file.stem for file in files).items() if count > 1}
+    twice = {name for name, count in Counter(map(bare_name, files)).items() if count > 1}
     if twice:
-        shown = name_some([file for file in files if file.stem in twice])
+        shown = name_some([file for file in files if bare_name(file) in twice])
         raise InputError(
             f"Several {kind} share a name ({shown}), so masks cannot be matched. Rename them."
         )

@@ -7,7 +7,7 @@ import csv
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import IO, Literal
 
 from recap.data.folder import name_some
 from recap.errors import InputError
@@ -81,14 +81,19 @@ def manifest_samples(file: Path, split: Split, domain: str = "") -> list[Sample]
     return sorted(manifest.samples[split], key=lambda sample: sample.abnormal)
 
 
+def delimiter_of(stream: IO[str]) -> str:
+    """What separates the columns, by the first line; the stream stands at its start again."""
+    header = stream.readline()
+    stream.seek(0)
+    # Spreadsheets in many countries write semicolons.
+    return max(",;\t", key=header.count)
+
+
 def _rows(file: Path) -> Iterator[tuple[int, dict[str, str]]]:
     """Yield line numbers and rows with trimmed values and lower-case column names."""
     try:
         with file.open(newline="", encoding="utf-8-sig") as stream:
-            header = stream.readline()
-            stream.seek(0)
-            # Spreadsheets in many countries write semicolons.
-            reader = csv.reader(stream, delimiter=max(",;\t", key=header.count), strict=True)
+            reader = csv.reader(stream, delimiter=delimiter_of(stream), strict=True)
             columns = [name.strip().lower() for name in next(reader, [])]
             _check_columns(columns, file)
             for values in reader:

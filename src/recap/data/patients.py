@@ -1,18 +1,16 @@
-"""Whom an image shows: from the data set's own index, or from the benchmark's file names."""
+"""Whom an image shows: from the data set's own index, the benchmark's file names, or DICOM."""
 
-import csv
 import re
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 
 from recap.data.benchmark import PAPER_NAMES
-from recap.errors import InputError
+from recap.data.folder import is_raster
+from recap.data.patient_index import INDEX_FILES, read_index
+from recap.errors import RecapError
+from recap.io.sniff import sniff
 
-INDEX_FILES = ("index.csv", "manifest.csv")
-FILE_COLUMNS = ("path", "file", "filename", "image")
-PATIENT_COLUMNS = ("patient", "patient_id", "patient_or_source_id", "source_id", "volume", "case")
-SPLIT_FOLDERS = {"train": "valid", "pool": "valid", "val": "valid"}
 # NAME_AD/valid/good/img/file: an index further up belongs to something else.
 _LEVELS_TO_INDEX = 4
 
@@ -66,9 +64,28 @@ def listed_patient(path: Path) -> str:
     for folder in path.parents[:_LEVELS_TO_INDEX]:
         for name in INDEX_FILES:
             if (folder / name).is_file():
-                index = _read_index(folder / name, (folder / name).stat().st_mtime_ns)
-                return _look_up(index, path.relative_to(folder))
+                index = read_index(folder / name, (folder / name).stat().st_mtime_ns)
+                return index.patient(path.relative_to(folder))
     return ""
+
+
+def stored_patient(path: Path) -> str:
+    """The PatientID of a DICOM file; "" for other files, and where it has none."""
+    try:
+        if is_raster(path) or sniff(path) != "dicom":
+            return ""
+        return _patient_id(path, path.stat().st_mtime_ns)
+    except (RecapError, OSError):  # whoever reads its pixels is told
+        return ""
+
+
+@lru_cache(maxsize=2**14)
+def _patient_id(path: Path, mtime_ns: int) -> str:
+    from recap.io.dicom_file import careful, scan_header
+    from recap.io.dicom_tags import text
+
+    with careful(path):
+        return text(scan_header(path, ["PatientID"])[0], "PatientID")
 
 
 def _parts(path: Path, domain: str) -> Mapping[str, str | None]:
@@ -83,37 +100,3 @@ def _parts(path: Path, domain: str) -> Mapping[str, str | None]:
 def _short_name(domain: str) -> str:
     name = domain.removesuffix("_AD")
     return next((short for short, paper in PAPER_NAMES.items() if paper == name), name)
-
-
-def _look_up(index: Mapping[tuple[str, str, str], str], relative: Path) -> str:
-    """Find by path, then by split, label and name: one name may occur in several folders."""
-    split, label = [*relative.parts[:2], "", ""][:2] if len(relative.parts) > 2 else ("", "")
-    keys = [("", "", relative.as_posix())]
-    keys += [(s, la, relative.name) for s in (split, "") for la in (label.casefold(), "")]
-    return next((index[key] for key in keys if key in index), "")
-
-
-@lru_cache(maxsize=16)
-def _read_index(file: Path, mtime_ns: int) -> Mapping[tuple[str, str, str], str]:
-    """(split folder, label, file) to patient; empty where the columns are not there."""
-    try:
-        with file.open(newline="", encoding="utf-8-sig") as stream:
-            rows = csv.DictReader(stream)
-            columns = {name.strip().lower(): name for name in rows.fieldnames or ()}
-            files = next((columns[name] for name in FILE_COLUMNS if name in columns), None)
-            patients = next((columns[name] for name in PATIENT_COLUMNS if name in columns), None)
-            if files is None or patients is None:
-                return {}
-            return {_key(row, columns, files): (row[patients] or "").strip() for row in rows}
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise InputError(f"{file}: cannot be read as a CSV file in UTF-8 ({error}).") from error
-
-
-def _key(
-    row: Mapping[str, str | None], columns: Mapping[str, str], files: str
-) -> tuple[str, str, str]:
-    name = Path((row[files] or "").strip()).as_posix()
-    if "/" in name:
-        return ("", "", name)
-    split, label = ((row.get(columns.get(c, "")) or "").strip().lower() for c in ("split", "label"))
-    return (SPLIT_FOLDERS.get(split, split), label, name)

@@ -11,7 +11,7 @@ from typing import Any
 
 from recap.atomic import write_atomic
 from recap.data.benchmark import Domain
-from recap.data.patients import patient_of
+from recap.data.patients import patient_of, stored_patient
 from recap.errors import InputError, SettingsError
 from recap.fetch import sha256_of
 from recap.types import CLASSES, Sample
@@ -110,8 +110,9 @@ def held_out_pool(domain: Domain, support: Support | None = None) -> list[Sample
 
 
 def known_patient(sample: Sample) -> str:
-    """Whom a sample shows, by its manifest or else its file name; empty where neither says."""
-    return sample.patient or patient_of(sample.path, sample.domain)
+    """Whom a sample shows, by its manifest, its file name or DICOM; empty where nothing says."""
+    known = sample.patient or patient_of(sample.path, sample.domain)
+    return known or stored_patient(sample.path)
 
 
 def write_support(support: Support, file: Path) -> None:
@@ -257,22 +258,25 @@ def _as_list(support: Support) -> str:
     lines = []
     for letter, samples in (("n", support.normal), ("a", support.abnormal)):
         names = [sample.path.name for sample in samples]
-        _refuse_spaces(names)
+        _refuse_unlistable(names)
         lines.append(" ".join([f"{letter}-0:", *names]))
     return "\n".join(lines) + "\n"
 
 
-def _refuse_spaces(names: Iterable[str]) -> None:
+def _refuse_unlistable(names: Iterable[str]) -> None:
     for name in names:
-        if name.split() != [name]:
+        is_text = name.encode(errors="ignore").decode() == name
+        if name.split() != [name] or not is_text:
+            why = "separates names by spaces" if is_text else "is UTF-8, which this name is not"
             raise InputError(
-                f"{name!r}: the list separates names by spaces. "
-                "Save the support set to a file that ends in .json."
+                f"{name!r}: the list {why}. Save the support set to a file that ends in .json."
             )
 
 
 def _rank(draw: int, sample: Sample) -> bytes:
-    return hashlib.sha256(f"{draw}:{sample.path.name}".encode()).digest()
+    # File names need not be valid UTF-8.
+    name = f"{draw}:{sample.path.name}".encode(errors="surrogateescape")
+    return hashlib.sha256(name).digest()
 
 
 def _sha256(path: Path) -> str:

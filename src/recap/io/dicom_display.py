@@ -36,10 +36,7 @@ class FileWindow:
             # Beyond e^±60 there is nothing left to see, and the exponential would overflow.
             slope = np.clip(-4 * (values - self.centre) / self.width, -60, 60)
             return (1 / (1 + np.exp(slope))).astype(np.float32)
-        low, high = self.ends
-        if high <= low:  # a width of one: a threshold
-            return (values > low).astype(np.float32)
-        return apply_window(values, (low, high))
+        return apply_window(values, self.ends)
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,7 +80,7 @@ class Display:
         finite = np.isfinite(stored)
         if self.padding is None:
             return finite
-        low, high = self.padding
+        low, high = sorted(_as_stored(end, stored.dtype) for end in self.padding)
         return finite & ~((stored >= low) & (stored <= high))
 
     def own_range(self, stored: NDArray[Any]) -> Window:
@@ -145,6 +142,13 @@ def _window_of(tags: Tags) -> FileWindow | None:
     # Less than one is against the rule for LINEAR; such files hold fractions and mean the ends.
     exact = named == "LINEAR_EXACT" or width < 1
     return FileWindow(centre, width, "LINEAR_EXACT" if exact else "LINEAR")
+
+
+def _as_stored(value: float, dtype: np.dtype[Any]) -> float:
+    """A value in the pixels' own type: many files write it unsigned where pixels are signed."""
+    if dtype.kind not in "iu" or np.iinfo(dtype).min <= value <= np.iinfo(dtype).max:
+        return value
+    return float(np.array(int(value), np.int64).astype(dtype))
 
 
 def _padding_of(tags: Tags) -> tuple[float, float] | None:

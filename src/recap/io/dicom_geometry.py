@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from recap.io.dicom_tags import Tags, number, numbers
+from recap.io.dicom_tags import Tags, number, numbers, text
 from recap.io.volume import Affine, Grid, orientation_of
 from recap.types import Geometry
 
@@ -24,6 +24,7 @@ _UNEVEN = 0.25
 SAME_PLACE_MM = 0.01
 # Nothing of a patient is smaller or farther away; damaged numbers often are.
 _SMALLEST_MM, _LARGEST_MM = 1e-6, 1e6
+_MOST_MAGNIFIED = 100
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,12 +62,26 @@ class Plane:
 
 
 def spacing_of(tags: Tags) -> tuple[float, float] | None:
-    """Millimetres from row to row and from column to column, in the patient or at the detector."""
-    for keyword in ("PixelSpacing", "ImagerPixelSpacing", "NominalScannedPixelSpacing"):
-        found = numbers(tags, keyword)
-        if len(found) == 2 and min(found) >= _SMALLEST_MM and max(found) <= _LARGEST_MM:
-            return found[0], found[1]
+    """Millimetres from row to row and from column to column in the patient, where the file says.
+
+    The beam spreads until it is on the detector, or on the film that was scanned: a spacing there
+    is the patient's only with the magnification.
+    """
+    patient, detector = _pair(tags, "PixelSpacing"), _pair(tags, "ImagerPixelSpacing")
+    # Equal ones are both the detector's, unless they were calibrated (PS3.3 10.7.1.3).
+    if patient and (patient != detector or text(tags, "PixelSpacingCalibrationType")):
+        return patient
+    factor = number(tags, "EstimatedRadiographicMagnificationFactor") or 0.0
+    if detector and 1 <= factor <= _MOST_MAGNIFIED:
+        return detector[0] / factor, detector[1] / factor
     return None
+
+
+def _pair(tags: Tags, keyword: str) -> tuple[float, float] | None:
+    found = numbers(tags, keyword)
+    if len(found) != 2 or min(found) < _SMALLEST_MM or max(found) > _LARGEST_MM:
+        return None
+    return found[0], found[1]
 
 
 def plane_of(tags: Tags) -> Plane | None:

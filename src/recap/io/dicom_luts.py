@@ -53,7 +53,11 @@ def table_of(tags: Tags, prefix: str, little: bool) -> Table | None:
     entries = _entries(tags, f"{prefix}Data", count, bits, little)
     if not 1 <= bits <= 16 or not len(entries):
         return None
-    return Table(entries[:count], int(descriptor[1]), bits)
+    first = int(descriptor[1])
+    # Below zero, and read as unsigned where the file does not say how: no value lies behind 65535.
+    if first + count > _MOST_ENTRIES:
+        first -= _MOST_ENTRIES
+    return Table(entries[:count], first, bits)
 
 
 def palette_of(tags: Tags, little: bool) -> tuple[Table, Table, Table]:

@@ -11,6 +11,7 @@ from recap.io.case import Case, DicomFrame, LazyImages
 from recap.io.dicom import open_dicom, read_frame
 from recap.io.dicom_file import careful, is_directory, open_file, scan_header, why_no_pixels
 from recap.io.dicom_geometry import Plane, same_frame, why_no_grid
+from recap.io.dicom_own import MAKER_KEYWORDS, is_own
 from recap.io.dicom_split import KEYWORDS, Slice, slice_of, split
 from recap.io.dicom_stack import Stack, stack_case
 from recap.io.dicom_tags import integer, text
@@ -104,9 +105,11 @@ def open_series(series: Series, reading: ReadingSettings) -> Case:
 def _scan(path: Path) -> Series | Slice:
     """A slice to be joined with others, or a file that stands alone."""
     with careful(path):
-        header, has_pixels = scan_header(path, KEYWORDS)
+        header, has_pixels = scan_header(path, [*KEYWORDS, *MAKER_KEYWORDS])
         modality = text(header, "Modality")
         alone = Series(str(path), (path,), text(header, "SeriesInstanceUID"))
+        if is_own(header):
+            return replace(alone, skipped="a result of recap, not an image.")
         if not has_pixels:
             # Without its pixels an image is damaged; what is no image at all is left out.
             named = len(header) and modality not in _IMAGES and not integer(header, "Rows")

@@ -6,6 +6,8 @@ cannot claim memory. Positions are taken to be millimetres, as all viewers do.
 
 import gzip
 import struct
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +37,10 @@ _SCANNER = 1
 # Part of a voxel by which the two ways to write an orientation may differ at the far corner.
 _FORMS_AGREE = 0.01
 _LARGEST_NIFTI1 = 2**15 - 1
+_FORMS = (
+    *("qform_code", "quatern_b", "quatern_c", "quatern_d", "qoffset_x", "qoffset_y", "qoffset_z"),
+    *("sform_code", "srow_x", "srow_y", "srow_z"),
+)
 # Float maps hardly shrink further, and a large one takes minutes at the usual level.
 _GZIP_LEVEL = 1
 
@@ -73,6 +79,7 @@ def read_nifti(path: str | Path, axis: Axis) -> Volume:
         with open_unpacked(voxels) as stream:
             seek_voxels(stream, _voxel_offset(header, alone), shape, dtype, voxels)
             grid = grid_for(shape, np.array(header.get_best_affine(), float), axis, str(path))
+            grid = replace(grid, nifti_forms=_forms(header))
             values = read_voxels(stream, shape, dtype, str(path), _scale(header))
         return Volume(grid.take(values), grid, str(path), window=_window(header, values))
 
@@ -80,6 +87,7 @@ def read_nifti(path: str | Path, axis: Axis) -> Volume:
 def write_map_volume(path: str | Path, stack: FloatArray, grid: Grid) -> None:
     """Write maps (N, H, W) as .nii.gz with the shape and the affine of the volume they belong to.
 
+    A NIfTI source gets both of its forms back as they were: programs differ in which they use.
     Maps within 0..1 carry that as their display range, so that viewers do not stretch each map
     to its own. The same maps give the same bytes.
     """
@@ -198,7 +206,24 @@ def _map_header(grid: Grid) -> Any:
     header.set_slope_inter(1, 0)
     header["vox_offset"] = header.single_vox_offset
     _place(header, grid)
+    if grid.nifti_forms is not None:
+        _place_as_source(header, grid.nifti_forms)
     return header
+
+
+def _forms(header: Any) -> dict[str, Any]:
+    """How a file says its place: codes, quaternion and matrix, and the sizes of voxels."""
+    return {**{name: header[name].copy() for name in _FORMS}, "pixdim": header["pixdim"][:4].copy()}
+
+
+def _place_as_source(header: Any, forms: Mapping[str, Any]) -> None:
+    for name in _FORMS:
+        header[name] = forms[name]
+    sizes = forms["pixdim"][1:]
+    header["pixdim"][0] = forms["pixdim"][0]  # the sign of the quaternion's third axis
+    # A flat file may give its thickness as 0.
+    known = np.isfinite(sizes) & (sizes != 0)
+    header["pixdim"][1:4] = np.where(known, sizes, header["pixdim"][1:4])
 
 
 def _place(header: Any, grid: Grid) -> None:

@@ -85,8 +85,7 @@ def lay_tiles(slide: Slide, um_per_px: float, tile_px: int) -> TileGrid:
             f"{slide.path}: scanned at {own:g} µm per pixel, which is too coarse for tiles at "
             f"{um_per_px:g}. Set reading.slide_um_per_px to {own:g} or more."
         )
-    # Without the small allowance a rounded quotient would move every tile by one pixel.
-    pitch = math.ceil(tile_px * step - 1e-6)
+    pitch = pitch_px(tile_px, step)
     rows, columns = (-(-side // pitch) for side in slide.size_hw)
     if rows * columns > MAX_TILES:
         raise InputError(
@@ -99,6 +98,12 @@ def lay_tiles(slide: Slide, um_per_px: float, tile_px: int) -> TileGrid:
     height, width = (max(1, side * cell // pitch) for side in slide.size_hw)
     shares = tissue_shares(colour, cell, (height, width))
     return TileGrid(tile_px, um_per_px, step, pitch, shares)
+
+
+def pitch_px(tile_px: int, source_px_per_px: float) -> int:
+    """How far tiles lie apart in full-resolution pixels: whole, so that none overlap."""
+    # Without the small allowance a rounded quotient would move every tile by one pixel.
+    return math.ceil(tile_px * source_px_per_px - 1e-6)
 
 
 def read_tile(slide: Slide, geometry: Geometry, tile_px: int, source: str) -> Image:

@@ -8,6 +8,7 @@ the slices are shown as radiologists look at them:
     sagittal   slices from right to left,   rows from head to feet,  columns from front to back
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -39,6 +40,8 @@ class Grid:
     affine_ras: Affine
     axes: tuple[int, int, int]
     flipped: tuple[bool, bool, bool]
+    nifti_forms: Mapping[str, Any] | None = None
+    """Fields by which a NIfTI source says its place, as they stand there; None for others."""
 
     def take(self, stored: NDArray[Any]) -> NDArray[Any]:
         """The stack (N, H, W) of a stored array: a view."""

@@ -47,8 +47,13 @@ def own_window(values: NDArray[Any]) -> Window:
 
 
 def apply_window(values: NDArray[Any], window: Window) -> FloatArray:
-    """Bring values to 0..1; what lies outside the window is clipped."""
+    """Bring values to 0..1; what lies outside the window is clipped.
+
+    A window without width is a threshold: DICOM's LINEAR has none where it names a width of one.
+    """
     low, high = window
+    if high <= low:
+        return (values > low).astype(np.float32)
     # The difference of two float32 may be too large, or too small, to be one itself.
     return np.clip((values.astype(np.float64) - low) / (high - low), 0, 1).astype(np.float32)
 

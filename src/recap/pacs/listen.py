@@ -294,7 +294,7 @@ class _GivenUp(Exception):  # noqa: N818
 
 def _names(data: bytes) -> tuple[str, str, str] | None:
     """Study, series and instance of an image; None for what recap itself has made."""
-    from recap.report.dicom_identity import is_own
+    from recap.io.dicom_own import is_own
 
     header = require("pydicom", "pacs").dcmread(
         BytesIO(data),

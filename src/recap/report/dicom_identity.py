@@ -8,9 +8,8 @@ from typing import Any, Literal
 
 from recap import __version__
 from recap.extras import require
+from recap.io.dicom_own import MAKER, MODEL
 
-MAKER = "recap"
-MODEL = "recap-ad"
 # ASCII, so that it can be written in whatever characters the source uses.
 NOTICE = "RESEARCH ONLY - NOT FOR DIAGNOSIS"
 SCHEME = "99RECAP"
@@ -90,12 +89,6 @@ def own_scheme() -> Any:
     return schemes.CodingSchemeIdentificationItem(
         SCHEME, name="recap anomaly detection", responsible_organization=MAKER
     )
-
-
-def is_own(header: Any) -> bool:
-    """Whether a data set is a result of recap rather than an image to look at."""
-    named = (header.get("Manufacturer"), header.get("ManufacturerModelName"))
-    return tuple(str(value) for value in named) == (MAKER, MODEL)
 
 
 def _uid_module() -> Any:

@@ -19,7 +19,7 @@ from recap.errors import InputError
 from recap.extras import require
 from recap.io.case import Case, DicomFrame
 from recap.io.dicom_file import careful, open_file
-from recap.io.dicom_geometry import SAME_PLACE_MM, plane_of, same_frame, spacing_of
+from recap.io.dicom_geometry import SAME_PLACE_MM, geometry_of, plane_of, same_frame
 from recap.io.dicom_tags import frame_tags, integer, number, numbers, text
 from recap.report.dicom_patient import patient_and_study
 
@@ -159,7 +159,7 @@ def _frame(header: Any, clean: Any, frame: int, count: int) -> SourceFrame:
         frame_number=frame + 1 if count > 1 else None,
         position=numbers(tags, "ImagePositionPatient") if plane else (),
         orientation=numbers(tags, "ImageOrientationPatient") if plane else (),
-        spacing_mm=spacing_of(tags),
+        spacing_mm=geometry_of(tags).spacing_mm,
         plane=plane,
         thickness_mm=thickness or (plane.thickness_mm if plane else 0.0),
     )

@@ -61,13 +61,18 @@ class Run:
         """Where the results go."""
         return self.target.out
 
-    def has(self, name: str, digest: str) -> bool:
+    def ignore_digest(self, name: str) -> str:
+        """The hash of a case's ignore mask; empty without one."""
+        file = None if self.masks is None else self.masks.files.get(Path(name))
+        return "" if file is None else digest_of([file]) or "unreadable"
+
+    def has(self, name: str, digest: str, ignored: str) -> bool:
         """Whether a case is finished, its files are those that were scored, and its results there.
 
         Somebody may have deleted maps to save space and now wants them back.
         """
         earlier = self.table.finished.get(name)
-        if earlier is None or earlier.sha256 != digest:
+        if earlier is None or (earlier.sha256, earlier.ignore_sha256) != (digest, ignored):
             return False
         if not all((self.out / file).is_file() for file in earlier.files):
             return False
@@ -82,6 +87,8 @@ class Opened:
     digest: str
     runs: tuple[Run, ...]
     """Those that have no result of it yet."""
+    ignored: str = ""
+    """The hash of its ignore mask."""
     case: Case | None = None
     prepared: Prepared | None = None
     problem: RecapError | None = None
@@ -112,8 +119,9 @@ def read_case(runs: Sequence[Run], found: Found) -> Opened:
     """Read a case up to the model, for all runs that lack it; they read alike."""
     stage = runs[0].stages.stage
     with stage("hash"):
-        digest = digest_of(found.files)
-    opened = Opened(found, digest, tuple(run for run in runs if not run.has(found.name, digest)))
+        digest, ignored = digest_of(found.files), runs[0].ignore_digest(found.name)
+    lacking = tuple(run for run in runs if not run.has(found.name, digest, ignored))
+    opened = Opened(found, digest, lacking, ignored)
     try:
         if not opened.runs or _is_volume(found):  # one for each thread would take too much memory
             return opened
@@ -190,6 +198,7 @@ def write_case(scored: Scored) -> Row:
         map_step_px=number_text(prediction.source_px_per_px),
         overlay=overlay_file,
         table=table,
+        ignore_sha256=opened.ignored,
         **decided,
         **drawn,
     )

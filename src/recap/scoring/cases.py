@@ -9,6 +9,7 @@ import numpy as np
 from recap.config import ReadingSettings
 from recap.errors import InputError
 from recap.io import Case
+from recap.io.slide import pitch_px
 from recap.scoring.detector import Detector
 from recap.scoring.domain_guard import mean_descriptor
 from recap.scoring.parts import ImageScore, Part, Parts
@@ -16,7 +17,8 @@ from recap.scoring.pipeline import ahead
 from recap.scoring.prepared import Answer, prepare, score_prepared
 from recap.types import Decision, FloatArray, in_short
 
-# A slide's map keeps one value for this many pixels of a tile per side: no detector sees finer.
+# A slide's map keeps one value for about this many pixels of a tile per side: no detector sees
+# finer.
 SLIDE_MAP_STEP_PX = 16
 Progress = Callable[[int, int], None]
 
@@ -130,8 +132,14 @@ def top_mean(values: Sequence[float], share: float) -> float:
 
 
 def pool_map(map: FloatArray, step: int = SLIDE_MAP_STEP_PX) -> FloatArray:
-    """Mean of each step × step block: (H, W) -> (⌈H/step⌉, ⌈W/step⌉); the last may be smaller."""
-    rows, columns = (np.arange(0, side, step) for side in map.shape)
+    """Mean of each step × step block: (H, W) -> (⌈H/step⌉, ⌈W/step⌉).
+
+    Where a side is no multiple of the step, all blocks are a little smaller.
+    """
+    counts_hw = (-(-side // step) for side in map.shape)
+    rows, columns = (
+        np.arange(count) * side // count for side, count in zip(map.shape, counts_hw, strict=True)
+    )
     sums = np.add.reduceat(np.add.reduceat(map, rows, axis=0), columns, axis=1)
     counts = np.outer(np.diff([*rows, map.shape[0]]), np.diff([*columns, map.shape[1]]))
     return (sums / counts).astype(np.float32)
@@ -145,7 +153,7 @@ def lay_out(tiles: Sequence[Part], size_hw: tuple[int, int]) -> tuple[FloatArray
     for tile in tiles:
         top, left = (round(start / step) for start in tile.origin_px)
         space = whole[top : top + tile.map.shape[0], left : left + tile.map.shape[1]]
-        # Tiles whose sides are no multiple of the step share values: the higher one counts.
+        # Where tiles of another origin share values, the higher one counts.
         np.fmax(space, tile.map[: space.shape[0], : space.shape[1]], out=space)
     return whole, step
 
@@ -157,8 +165,10 @@ def part_of(detector: Detector, answer: Answer, case: Case) -> Part:
     if case.kind != "slide":
         return Part(scores, prediction.map, descriptor=prediction.descriptor)
     geometry = answer.image.geometry
-    step = geometry.source_px_per_px * SLIDE_MAP_STEP_PX
     pooled = pool_map(prediction.map)
+    # Tiles lie a whole number of pixels apart, up to one more than they cover. Shared out among
+    # the values of a tile, that leaves no seams between the tiles, however many there are.
+    step = pitch_px(answer.image.size_hw[0], geometry.source_px_per_px) / len(pooled)
     return Part(scores, pooled, geometry.origin_px, step, prediction.descriptor)
 
 

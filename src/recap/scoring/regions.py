@@ -83,6 +83,8 @@ class IgnoreMasks:
 
     folder: Path
     files: dict[Path, Path]
+    unused: tuple[Path, ...] = ()
+    """Masks that have no image's name."""
 
     def of(self, image: Path) -> BoolArray | None:
         """The mask of an image, or None."""
@@ -103,7 +105,7 @@ def ignore_masks(folder: Path, images: Sequence[Path]) -> IgnoreMasks:
             f"{folder}: no mask has the name of an image. A mask has its image's name, or that "
             "name and _mask."
         )
-    return IgnoreMasks(folder, pairs.matched)
+    return IgnoreMasks(folder, pairs.matched, tuple(pairs.orphans))
 
 
 def regions_table(regions: Iterable[Region]) -> str:

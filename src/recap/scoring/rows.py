@@ -51,6 +51,8 @@ class Row:
     regions_table: str = ""
     dicom: str = ""
     """The folder of its DICOM results; empty where there are none of these very files."""
+    ignore_sha256: str = ""
+    """The hash of its ignore mask; empty without one."""
     error: str = ""
     """Why it failed; of a case that was scored, why it has no DICOM results."""
 
@@ -62,7 +64,7 @@ class Row:
 
 
 COLUMNS = [field.name for field in fields(Row)]
-_ADDED = {"dicom"}
+_ADDED = {"dicom", "ignore_sha256"}
 _NOT_TEXT = re.compile("[\udc80-\udcff]|\\\\(?=udc[0-9a-f]{2})")
 _ESCAPED = re.compile(r"\\udc([0-9a-f]{2})")
 _BACKSLASH = "5c"
@@ -91,7 +93,7 @@ def read_rows(path: Path) -> list[Row]:
     # A kill may cut a line within a letter.
     with path.open(newline="", encoding="utf-8", errors="surrogateescape") as file:
         lines = csv.DictReader(file)
-        # Tables of earlier versions lack a column; what it would hold is made anew.
+        # Tables of earlier versions lack some columns; what those would hold is made anew.
         if not set(COLUMNS) - _ADDED <= set(lines.fieldnames or ()) <= set(COLUMNS):
             raise InputError(f"{path} was not written by this version. Choose another --out.")
         whole = [line for line in lines if None not in line.values() and None not in line]

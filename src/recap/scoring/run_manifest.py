@@ -64,10 +64,10 @@ class RunManifest:
                 f"{out} holds results of files that were read with other settings ({read_as}). "
                 "Choose another --out."
             )
-        if decided != self._decided:
+        if _without_place(decided) != _without_place(self._decided):
             raise InputError(
-                f"{out} holds results that were decided by another calibration or with other "
-                "ignore masks. Choose another --out."
+                f"{out} holds results that were decided by another calibration, or only one of "
+                "the two runs has ignore masks. Choose another --out."
             )
         now = self._runtime["runtime"]
         if runtime != now:
@@ -111,6 +111,11 @@ class RunManifest:
         if runtime is not None:
             return runtime.describe()
         return {"runtime": "torch", "device": str(self._detector.model.device)}
+
+
+def _without_place(decided: dict[str, Any] | None) -> dict[str, Any] | None:
+    """What decides; masks do so by their content, which the rows have, wherever they lie."""
+    return decided and {**decided, "ignore": decided.get("ignore") is not None}
 
 
 def add_to_manifest(

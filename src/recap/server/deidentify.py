@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from PIL import Image as Pillow
 
-from recap.data.cases import IMAGE_SUFFIXES
+from recap.data.names import IMAGE_SUFFIXES
 from recap.errors import InputError, RecapError
 from recap.extras import require
 from recap.io import open_file
@@ -33,7 +33,7 @@ _KEPT = {
     *("SOPClassUID", "Modality", "ImageType", "SeriesNumber", "InstanceNumber"),
     *("AcquisitionNumber", "TemporalPositionIdentifier", "EchoTime", "DiffusionBValue"),
     *("ImagePositionPatient", "ImageOrientationPatient", "SliceThickness", "SpacingBetweenSlices"),
-    *("ImagerPixelSpacing", "NominalScannedPixelSpacing"),
+    *("ImagerPixelSpacing", "EstimatedRadiographicMagnificationFactor"),
     *("SharedFunctionalGroupsSequence", "PerFrameFunctionalGroupsSequence"),
     *("PlanePositionSequence", "PlaneOrientationSequence"),
 }

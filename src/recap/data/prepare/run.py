@@ -12,12 +12,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, get_args
 
 from PIL import features
 
 from recap.data.prepare.journal import Journal, Kind, open_journal, write_manifest
-from recap.data.prepare.plan import Item, Note, Plan, PrepareOptions, Probe, Source
+from recap.data.prepare.plan import Item, Note, Plan, PrepareOptions, Probe, Source, Split
 from recap.data.prepare.work import PARTIAL, Outcome, Record, Task
 from recap.data.prepare.workers import run_tasks
 from recap.errors import InputError, SettingsError
@@ -138,10 +138,16 @@ class _Run:
                 )
 
     def _remove_stale(self) -> None:
-        """What earlier runs made and this one did not: its input is gone, broken or not chosen."""
-        before = (unit.get("outputs", {}) for unit in self.journal.known["items"].values())
-        for path in {path for outputs in before for path in outputs} - set(self._outputs()):
-            (self.folder / path).unlink(missing_ok=True)
+        """What earlier runs made and this one did not: its input is gone, broken or not chosen.
+
+        All that is there is looked at: of an item that a killed run moved to another split, the
+        journal knows the later place only.
+        """
+        wanted = {self.folder / path for path in self._outputs()}
+        for split in get_args(Split):
+            for path in [*(self.folder / split).rglob("*")]:
+                if path not in wanted and (path.is_symlink() or not path.is_dir()):
+                    path.unlink()
 
     def _end(self, plan: Plan) -> Summary:
         failed = sorted(

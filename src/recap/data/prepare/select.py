@@ -6,7 +6,8 @@ from collections.abc import Collection, Iterable, Mapping
 
 def rank(name: str, purpose: str = "") -> bytes:
     """A name's place in an order that depends on nothing else; purposes are independent."""
-    return hashlib.sha256(f"{purpose}:{name}".encode()).digest()
+    # File names need not be valid UTF-8.
+    return hashlib.sha256(f"{purpose}:{name}".encode(errors="surrogateescape")).digest()
 
 
 def ranked(names: Iterable[str], purpose: str = "") -> list[str]:
