@@ -65,9 +65,7 @@ def marked(case: Case) -> SimpleNamespace:
 
 
 DETECTOR = SimpleNamespace(
-    card=SimpleNamespace(
-        settings=SimpleNamespace(reading=ReadingSettings()), calibration=None, fingerprint="none"
-    ),
+    card=SimpleNamespace(reading=ReadingSettings(), calibration=None, fingerprint="none"),
     map_scale=(0.0, 1.0),
 )
 """What scoring a study asks a detector besides its predictions."""

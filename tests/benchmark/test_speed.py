@@ -92,7 +92,7 @@ def test_augmented_copies_are_counted(tiny_encoder):
         method: timed_model(method, tiny_encoder, settings, 2).memory.shape for method in OURS
     }
     assert shapes["recap"] == (LAYERS, 2, 11 * 2 * PATCHES, WIDTH)
-    assert shapes["nearest"] == (LAYERS, 1, 2 * PATCHES, WIDTH)
+    assert shapes["nearest"] == (LAYERS, 1, 11 * 2 * PATCHES, WIDTH)
 
 
 def test_models_share_the_encoder_and_answer(tiny_encoder):
