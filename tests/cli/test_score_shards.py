@@ -79,5 +79,5 @@ def test_two_workers_of_a_cluster_give_the_same_rows(
     told = [json.loads(path.read_text()) for path in shards]
     assert sum(sum(one["cases"].values()) for one in told) == len(rows)
     written = {path: path.stat().st_mtime_ns for path in (out / "maps").rglob("*.npy")}
-    assert command(*score).code == 1
+    assert command(*score[: score.index("--engine")]).code == 1  # Ray takes long to start
     assert {path: path.stat().st_mtime_ns for path in (out / "maps").rglob("*.npy")} == written
