@@ -19,18 +19,26 @@ from recap.pacs.send import DicomPeer, SendError, StuckError, parse_address
 from recap.pacs.spool import Round, Spool
 
 
-def test_a_full_disk_is_waited_for(running, archive, monkeypatch):
-    full = [True, True]
-    count = Round.count_attempt
+@pytest.fixture
+def twice_stopped_by(monkeypatch):
+    """twice_stopped_by(error): the first two rounds end with it, and little time is waited."""
 
-    def count_attempt(each):
-        if full:
-            full.pop()
-            raise InputError("Cannot write attempts.txt: the disk is full.")
-        return count(each)
+    def stop_by(error):
+        left, count = [error, error], Round.count_attempt
 
-    monkeypatch.setattr(Round, "count_attempt", count_attempt)
-    monkeypatch.setattr("recap.pacs.listen._LONGEST_WAIT_S", 0.05)
+        def count_attempt(each):
+            if left:
+                raise left.pop()
+            return count(each)
+
+        monkeypatch.setattr(Round, "count_attempt", count_attempt)
+        monkeypatch.setattr("recap.pacs.listen._LONGEST_WAIT_S", 0.05)
+
+    return stop_by
+
+
+def test_a_full_disk_is_waited_for(running, archive, twice_stopped_by):
+    twice_stopped_by(InputError("Cannot write attempts.txt: the disk is full."))
     listener = running()
     send(listener.port, study(13))
     archive.wait_for(RESULTS)
@@ -67,19 +75,9 @@ def test_a_disk_that_fills_up_while_results_are_written_is_waited_for(
 
 
 def test_an_error_that_nobody_thought_of_does_not_end_the_listener(
-    running, archive, monkeypatch, caplog
+    running, archive, twice_stopped_by, caplog
 ):
-    wrong = [True, True]
-    count = Round.count_attempt
-
-    def count_attempt(each):
-        if wrong:
-            wrong.pop()
-            raise ValueError("Secret^Person")
-        return count(each)
-
-    monkeypatch.setattr(Round, "count_attempt", count_attempt)
-    monkeypatch.setattr("recap.pacs.listen._LONGEST_WAIT_S", 0.05)
+    twice_stopped_by(ValueError("Secret^Person"))
     listener = running()
     send(listener.port, study(24))
     archive.wait_for(RESULTS, seconds=20)

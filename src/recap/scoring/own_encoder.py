@@ -9,7 +9,7 @@ from recap.errors import BundleError, WeightsError
 from recap.scoring.bundle import Card
 
 UNSEEN = ("hidden_act", "layer_norm_eps", "num_attention_heads", "rope_theta")
-"""Of an encoder's configuration, what its weights would be as good without."""
+"""Of an encoder's configuration, what changes its tokens and leaves its weights as they are."""
 
 
 def find_encoder(folder: Path, card: Card) -> Encoder:
