@@ -26,13 +26,17 @@ demo: $(LIGHT)
 	$(BIN)/recap weights pull dinov2-small
 	$(BIN)/recap demo --out demo-out
 
+PYTEST := $(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder
+# Tests start hundreds of processes: one compiles the sources, whatever the shell says of that.
+test test-fast: export PYTHONDONTWRITEBYTECODE :=
+
 # Tests that need the encoder's weights are skipped, saying so, if they cannot be had.
 test: install
 	-$(BIN)/recap weights pull dinov2-small
-	$(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder
+	$(PYTEST)
 
 test-fast: install
-	HYPOTHESIS_PROFILE=quick $(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder -m 'not slow and not network'
+	HYPOTHESIS_PROFILE=quick $(PYTEST) -m 'not slow and not network'
 
 lint: install
 	$(BIN)/ruff check src tests benchmarks docs/hooks

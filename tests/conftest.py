@@ -24,6 +24,8 @@ hypothesis.settings.register_profile("quick", max_examples=20, deadline=None)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
 
+# What these folders share is dear to make, a service or an exported graph: one process takes each.
+MADE_ONCE = {"e2e", "runtime"}
 # Tests of these folders fit detectors, run commands or start services: many are quick, but there
 # are hundreds. What is left for `make test-fast` are the tests of single functions.
 WHOLE_PROGRAMS = {
@@ -37,10 +39,24 @@ def pytest_xdist_auto_num_workers() -> int:
     return (os.cpu_count() or 1) + 1
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """As `--dist loadfile`, but for the folders that stay together."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class Scheduler(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file: str = super()._split_scope(nodeid)
+            folder = Path(file).parent
+            return folder.as_posix() if folder.name in MADE_ONCE else file
+
+    return Scheduler(config, log) if config.getvalue("dist") == "loadfile" else None
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files with slow tests come first, so that none is left to one process at the end."""
+    """What takes longest comes first, so that none of it is left to one process at the end."""
     slow = {item.path for item in items if item.get_closest_marker("slow")}
-    items.sort(key=lambda item: item.path not in slow)
+    items.sort(key=lambda i: (i.path.parent.name not in MADE_ONCE, i.path not in slow))
     for item in items:
         if item.path.parent.name in WHOLE_PROGRAMS:
             item.add_marker("slow")

@@ -1,4 +1,4 @@
-"""On real clusters of two workers; Ray needs seconds to start, so a few tests share one."""
+"""On real clusters of two workers; Ray takes its time to start, so it is started twice."""
 
 import subprocess
 import sys
@@ -78,28 +78,6 @@ def test_ray_is_not_imported_unless_asked_for():
     assert run.stdout == "False\n"
 
 
-@needs_ray
-@pytest.mark.slow
-def test_a_dead_worker_costs_only_its_own_cell(tmp_path, tests_importable):
-    import ray
-
-    desk = Desk()
-    todo = stub_jobs(tmp_path, "die", "work", "die once", "fail")
-    with time_to_start():
-        run_on_ray(todo, 2, desk.start, desk.end)
-    problem = "chest.png: is damaged."
-    assert desk.ended == {"die-0": DIED, "work-1": "", "die once-2": "", "fail-3": problem}
-    assert [len(job.runs()) for job in todo] == [2, 1, 2, 1]
-    assert not ray.is_initialized()
-
-    def interrupted(job, problem):
-        raise KeyboardInterrupt
-
-    with time_to_start(), pytest.raises(KeyboardInterrupt):
-        run_on_ray(stub_jobs(tmp_path, "work", "sleep"), 2, desk.start, interrupted)
-    assert not ray.is_initialized()
-
-
 def contents(out):
     """Results without what a clock says."""
     return [{**result, "seconds": None} for result in read_results(out)]
@@ -130,22 +108,39 @@ def test_two_workers_give_what_one_process_gives(grid, tmp_path, monkeypatch):
     assert contents(out) == contents(tmp_path / "here")
 
 
-@needs_ray
-@pytest.mark.slow
-def test_a_cluster_that_is_there_already_is_used_and_left(tmp_path, tests_importable):
+@pytest.fixture
+def cluster(tests_importable):
+    """Two processors that were there before."""
     from ray.cluster_utils import Cluster
 
     head = {"num_cpus": 2, "include_dashboard": False, "object_store_memory": 100 * 1024**2}
     with time_to_start():
         cluster = Cluster(initialize_head=True, head_node_args=head)
+    yield cluster
+    cluster.shutdown()
+
+
+@needs_ray
+@pytest.mark.slow
+def test_a_dead_worker_costs_its_own_cell_and_a_cluster_is_left_as_it_was(tmp_path, cluster):
+    import ray
+
     desk = Desk()
-    try:
-        todo = stub_jobs(tmp_path, "work", "fail", "work")
-        run_on_ray(todo, 2, desk.start, desk.end, cluster.address)
-        assert desk.ended == {"work-0": "", "fail-1": "chest.png: is damaged.", "work-2": ""}
-        assert cluster.head_node.remaining_processes_alive()
-    finally:
-        cluster.shutdown()
+    todo = stub_jobs(tmp_path, "die", "work", "die once", "fail")
+    run_on_ray(todo, 2, desk.start, desk.end, cluster.address)
+    problem = "chest.png: is damaged."
+    assert desk.ended == {"die-0": DIED, "work-1": "", "die once-2": "", "fail-3": problem}
+    assert [len(job.runs()) for job in todo] == [2, 1, 2, 1]
+    assert not ray.is_initialized()
+
+    def interrupted(job, problem):
+        raise KeyboardInterrupt
+
+    jobs = stub_jobs(tmp_path, "work", "sleep")
+    with pytest.raises(KeyboardInterrupt):
+        run_on_ray(jobs, 2, desk.start, interrupted, cluster.address)
+    assert not ray.is_initialized()
+    assert cluster.head_node.remaining_processes_alive()
 
 
 @needs_ray

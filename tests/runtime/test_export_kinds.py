@@ -12,10 +12,12 @@ from recap.data.benchmark import Domain
 from recap.errors import InputError
 from recap.runtime.export import export_bundle
 from recap.runtime.record import Target, exports
+from recap.scoring.calibration import calibrate_scores
 from recap.scoring.detector import Detector
 from recap.training.zeroshot import fit_zero_shot
 
 pytestmark = pytest.mark.slow
+CALIBRATION = calibrate_scores([0.3, 0.4, 0.5, 0.6], [0.5] * 4, [0.9, 0.95], fpr=0.4)
 EXTRAS = ("onnxscript", "onnxruntime", "openvino")
 
 
@@ -58,6 +60,8 @@ def test_every_kind_is_exported(
     elif kind in ("masks", "labels"):
         detector = fit_on(phantoms[0], small_settings("recap"), masks=kind == "masks")
         assert detector.model.branches == (1 if kind == "masks" else 2)
+        if kind == "labels":
+            detector = detector.calibrated(CALIBRATION)
     elif kind in ("nearest", "normal-only"):
         preset = "fast" if kind == "nearest" else "recap"
         detector = fit_on(phantoms[0], small_settings(preset), abnormal=False)
@@ -70,6 +74,10 @@ def test_every_kind_is_exported(
     for target in targets:
         record = export_bundle(detector, bundle, target)
         assert max(record.largest_difference.values()) <= 1e-4
+        if kind == "labels":
+            assert record.calibration == CALIBRATION.digest
+            assert "probability" in record.outputs
+            assert "in_domain" not in record.outputs  # nothing was said about the domain
         graph = recap.load(bundle, runtime=target)
         for picture in pictures:
             expected, seen = detector.score(picture), graph.score(picture)
