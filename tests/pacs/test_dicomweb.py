@@ -58,6 +58,11 @@ def image(tmp_path):
     return tmp_path / "a.dcm"
 
 
+def failed(reason):
+    """The answer of an archive that has not stored a file."""
+    return {"00081198": {"vr": "SQ", "Value": [{"00081197": {"vr": "US", "Value": [reason]}}]}}
+
+
 def stored(image):
     """The answer of an archive that has stored a file."""
     uid = pydicom.dcmread(image).SOPInstanceUID
@@ -92,10 +97,20 @@ def test_what_is_stored_and_what_is_refused(server, image):
     server.body = stored(image)
     assert DicomWeb(server.url).store([image, other]) == 2
     assert WebArchive(server.url).send(image) == "stored"
-    server.body = {"00081198": {"vr": "SQ", "Value": [{"00081197": {"vr": "US", "Value": [272]}}]}}
+    server.body = failed(0x0110)
     assert WebArchive(server.url).send(image) == "refused"
     server.status = 409
     assert WebArchive(server.url).send(image) == "refused"
+    server.body = b"no reason"
+    assert WebArchive(server.url).send(image) == "refused"
+
+
+@pytest.mark.parametrize("status", [200, 202, 409])
+def test_an_archive_that_is_full_may_take_it_later(server, image, status):
+    server.status, server.body = status, failed(0xA700)
+    with pytest.raises(SendError, match=r"has no room\. Make some, or wait\.") as error:
+        WebArchive(server.url).send(image)
+    assert error.type is SendError
 
 
 def test_a_type_may_come_with_a_charset(server, image):

@@ -16,6 +16,8 @@ from recap.pacs.spool import key_of
 
 _TIMEOUT_S = 60
 _REDIRECTS, _CONFLICT, _TOO_LARGE = range(300, 400), 409, 413
+OUT_OF_RESOURCES = range(0xA700, 0xA800)
+"""Reasons not to store an object that are the archive's, not the object's."""
 
 
 class ArchiveError(InputError):
@@ -85,6 +87,7 @@ class DicomWeb:
                 except requests.HTTPError as error:
                     if error.response is None or error.response.status_code != _CONFLICT:
                         raise
+                    self._need_room(_said(error.response))
                     continue  # the archive has understood, and does not want it
             stored += self._is_stored(answer, str(dataset.SOPInstanceUID))
         return stored
@@ -94,6 +97,7 @@ class DicomWeb:
         named = answer.get("ReferencedSOPSequence") or ()
         if instance_uid in (str(item.get("ReferencedSOPInstanceUID")) for item in named):
             return True
+        self._need_room(answer)
         if answer.get("FailedSOPSequence"):
             return False
         # PS3.18 demands that an answer names what was stored. One that names nothing may come from
@@ -104,6 +108,13 @@ class DicomWeb:
             "object. Check its address and your token.",
             None,
         )
+
+    def _need_room(self, answer: Any) -> None:
+        """An archive that is full says nothing about the object: it may be sent later."""
+        failed = answer.get("FailedSOPSequence") or ()
+        if any(item.get("FailureReason") in OUT_OF_RESOURCES for item in failed):
+            message = f"The DICOMweb archive at {self.url} has no room. Make some, or wait."
+            raise ArchiveError(message, None)
 
     @contextmanager
     def _asking(self) -> Iterator[None]:
@@ -120,6 +131,15 @@ class DicomWeb:
                 advice = "It, or a proxy before it, takes nothing so large: raise that limit."
             message = f"The DICOMweb archive at {self.url} {said}. {advice}"
             raise ArchiveError(message, status) from error
+
+
+def _said(response: Any) -> Any:
+    """What an answer to a store holds, if it can be read: the reasons are optional."""
+    dataset = require("pydicom.dataset", "pacs").Dataset
+    try:
+        return dataset.from_json(response.text)
+    except Exception:  # whatever a stranger sends: pydicom raises all kinds
+        return dataset()
 
 
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")

@@ -7,11 +7,11 @@ from typing import Any, Literal, Protocol
 
 from recap.errors import InputError, RecapError, SettingsError
 from recap.extras import require
+from recap.pacs.dicomweb import OUT_OF_RESOURCES, DicomWeb
 
 Answer = Literal["stored", "refused"]
 _ADDRESS = re.compile(r"(?P<title>[^@\\]{1,16})@(?P<host>\[[^\]]+\]|[^:@\[\]]+):(?P<port>\d{1,5})")
 _SUCCESS, _WARNINGS = 0x0000, range(0xB000, 0xC000)
-_OUT_OF_RESOURCES = range(0xA700, 0xA800)
 _OF_THE_OBJECT = (400, 413, 415, 422)
 """What HTTP answers say of what was sent rather than of the archive."""
 _TIMEOUT_S = 30
@@ -80,7 +80,7 @@ class DicomPeer:
         if code is None:
             self.close()
             raise SendError(self._lost())
-        if code in _OUT_OF_RESOURCES:
+        if code in OUT_OF_RESOURCES:
             raise SendError(f"{self.address.title} has no room (status {code:#06x}).")
         return "stored" if code == _SUCCESS or code in _WARNINGS else "refused"
 
@@ -127,8 +127,6 @@ class WebArchive:
     """A DICOMweb archive that takes results by STOW-RS."""
 
     def __init__(self, url: str, token: str | None = None) -> None:
-        from recap.pacs.dicomweb import DicomWeb
-
         self._web = DicomWeb(url, token)
 
     def send(self, path: Path) -> Answer:
