@@ -139,19 +139,17 @@ def count_fits(monkeypatch):
     return fits
 
 
-@pytest.mark.parametrize("jobs", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_lambda_is_fitted_once_and_gives_what_single_runs_give(
-    jobs, settings, domains, tmp_path, count_fits
+    settings, domains, tmp_path, count_fits
 ):
     study = plan_study("sweep-lambda", settings, ["Brain"], [2], [3], values=["0", "0.5", "1"])
     watch = Recorder()
-    assert run_study(study, domains, tmp_path / "study", jobs=jobs, watch=watch) == {}
+    assert run_study(study, domains, tmp_path / "study", watch=watch) == {}
     assert watch.plans == [(3, 0)]
     assert len(watch.ends) == 3
     heads = [f for f in (tmp_path / "study" / "heads").iterdir() if f.is_dir()]
     assert len(heads) == 1
-    if jobs == 1:
-        assert len(count_fits) == 1
+    assert len(count_fits) == 1
     assert run_cells(study.cells, domains, tmp_path / "alone") == {}
     assert numbers(tmp_path / "study") == numbers(tmp_path / "alone")
     scores = {

@@ -50,6 +50,10 @@ def settings(request, tiny_folder):
     return recap.resolve_settings(training=untrained)
 
 
+# Where a file's pixels lie is the reader's doing: the default encoder looks at two kinds of file.
+tiny_alone = pytest.mark.parametrize("settings", ["tiny"], indirect=True)
+
+
 def patch_of(shape, settings):
     """The sides of one patch in the source's pixels."""
     return np.array(shape) * PATCH_PX / settings.encoder.input_px
@@ -119,6 +123,7 @@ def test_a_png_of_odd_size(settings, tmp_path):
         assert (abs(peak(map) - dot) <= reach_of(shape, settings)).all(), dot
 
 
+@tiny_alone
 def test_a_monochrome1_dicom(settings, tmp_path):
     """Fitted on files where white is high, and looking at those where white is zero."""
     shape, white = (190, 251), 4095
@@ -207,6 +212,7 @@ def highest_slices(table: Path, count):
     return {int(line["number"]) for line in slices[-count:]}
 
 
+@tiny_alone
 def test_a_slide(settings, tmp_path):
     """A slide pixel of 0.2427 µm looked at with 0.5: tiles of 256 pixels take 527.4 of it."""
     shape, um_per_px = (1190, 1003), 0.2427

@@ -10,7 +10,7 @@ import pytest
 from service_calls import API, ENDED, png
 from service_process import ServiceProcess
 
-CLIENTS, UPLOADS = 50, 10
+CLIENTS, UPLOADS = 50, 5
 MOST_GROWTH_BYTES = 64 * 2**20
 
 
@@ -40,7 +40,7 @@ def run_clients(address, contents):
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_fifty_clients_with_ten_uploads_each(bundles, tmp_path, capsys):
+def test_fifty_clients_with_five_uploads_each(bundles, tmp_path, capsys):
     contents = [png(n, (120, 100)) for n in range(40)]
     data = tmp_path / "data"
     with ServiceProcess(bundles, data, queue=100, posts_per_minute=10**6) as service:

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from service_calls import API, ENDED, png, zipped
 from service_process import ServiceProcess
 
-EXAMPLES = 15
+EXAMPLES = 10
 
 
 @pytest.fixture
