@@ -56,7 +56,7 @@ def test_like_cells_take_as_long_and_unknown_ones_the_mean(times, cells, clock):
     clock.now += 100
     assert times.seconds() == pytest.approx(30 + 4 * 20)
     assert times.elapsed() == 144
-    assert times.running_for() == [(cells[2], 104)]
+    assert times.running_for() == {cells[2].name: (cells[2], 104)}
 
 
 def test_cells_are_dealt_out_to_the_slots_in_use(times, cells, clock):

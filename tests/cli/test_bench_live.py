@@ -11,9 +11,11 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from recap.benchmark.cell_progress import noting, work_folder
 from recap.benchmark.cells import Cell, plan_cells
 from recap.benchmark.time_left import TimeLeft
 from recap.benchmark.watch import Outcome
+from recap.cli import bench_live
 from recap.cli.bench_board import clock, percent
 from recap.cli.bench_live import Board, Lines, variants, watching
 from recap.config import resolve_settings, settings_from_dict
@@ -36,13 +38,13 @@ def cells():
 
 
 @pytest.fixture
-def drawn(cells):
+def drawn(cells, tmp_path):
     """Two of three seeds of one place done, one running; another place failed."""
 
     def draw(width, height=40):
         console = Console(file=io.StringIO(), width=width, height=height, color_system=None)
         now = Clock()
-        board = Board(console, TimeLeft(now))
+        board = Board(console, tmp_path, TimeLeft(now))
         console.print(board.render())
         two = [c for c in cells if (c.method, c.dataset, c.shots) == ("recap", "Brain", 2)]
         board.planned(cells, [Outcome(two[0], 0.5)])
@@ -50,6 +52,7 @@ def drawn(cells):
         now.now = 60
         board.finished(Outcome(two[1], 0.75, seconds=60))
         board.started(two[2])
+        noting(work_folder(tmp_path, two[2].name))("train", 30, 440, "loss 0.1")
         four = next(c for c in cells if (c.dataset, c.shots) == ("Histopathology", 4))
         board.started(four)
         board.finished(Outcome(four, problem="chest.png: is damaged."))
@@ -66,7 +69,7 @@ def test_the_table_shows_what_is_done_runs_and_failed(drawn):
     assert "62.5 2/3▸" in rows["recap", "BrainMRI"]
     assert "0/3 ✗" in rows["recap", "HIS"]
     assert lines[0].split() == ["method", "data", "set", *(f"{n}-shot" for n in SHOTS)]
-    assert "▸ recap Brain 2-shot seed 2 for 0:01:05" in lines
+    assert "▸ recap Brain 2-shot seed 2 for 0:01:05, training 30/440" in lines
     # 77 cells of a minute wait, two run at once; the one that runs is late.
     assert len(lines[-1]) <= 80
     assert lines[-1].endswith("3/81 cells in 0:02:05, about 0:39:00 left")
@@ -98,8 +101,8 @@ def test_rows_are_told_apart_by_what_was_changed():
     assert [labels[str(n)] for n in range(5)] == [*["weight=0.1", "weight=0.3"] * 2, ""]
 
 
-def test_logs_get_a_line_per_cell(cells, capsys):
-    lines = Lines()
+def test_logs_get_a_line_per_cell(cells, capsys, tmp_path):
+    lines = Lines(tmp_path)
     lines.planned(cells[:3], [Outcome(cells[0], 0.5)])
     lines.started(cells[1])
     lines.finished(Outcome(cells[1], 0.981, seconds=81.2))
@@ -110,8 +113,28 @@ def test_logs_get_a_line_per_cell(cells, capsys):
         f"2/3 {cells[1].name}: image AUROC 98.1, 81 s, about 0:01:21 left",
         f"3/3 {cells[2].name}: failed (ValueError: x), 1 s, all done",
     ]
-    with watching() as watch:
+    with watching(tmp_path) as watch:
         assert isinstance(watch, Lines)
+
+
+def test_a_log_says_now_and_then_what_runs(cells, capsys, tmp_path, monkeypatch):
+    monkeypatch.setattr(bench_live, "QUIET_S", 0.2)
+    noting(work_folder(tmp_path, cells[0].name))("score", 3, 50, "a.png")
+    with watching(tmp_path) as watch:
+        watch.planned(cells[:2], [])
+        watch.started(cells[0])
+        watch.started(cells[1])
+        watch.still_there()
+        assert len(capsys.readouterr().err.splitlines()) == 1  # something was said just now
+        deadline, said = time.monotonic() + 20, []
+        while len(said) < 2:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+            said += capsys.readouterr().err.splitlines()
+    assert said[:2] == [
+        f"… {cells[0].name} for 0:00:00, scoring 3/50",
+        f"… {cells[1].name} for 0:00:00",
+    ]
 
 
 def test_small_words():

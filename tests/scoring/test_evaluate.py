@@ -116,8 +116,8 @@ def test_a_mask_of_another_size_is_named(few_shot, domains, copy_of):
 
 def test_progress_goes_to_the_end(few_shot, domains):
     steps = []
-    evaluate(few_shot, domains[1], lambda done, total: steps.append((done, total)))
-    assert steps == [(i, 6) for i in range(7)]
+    evaluate(few_shot, domains[1], lambda *step: steps.append(step))
+    assert steps == [("score", i, 6, "") for i in range(7)]
 
 
 def test_excluded_images_are_left_out_and_counted(few_shot, domains, copy_of, tmp_path):

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from recap.benchmark.cell_progress import noting, work_folder
 from recap.benchmark.cell_support import fitted_samples, support_of, support_record
 from recap.benchmark.cells import Cell, write_result
 from recap.benchmark.examples import choose_examples, keep_examples, keep_maps, name_of
@@ -23,6 +24,7 @@ from recap.model.recap import ReCAP
 from recap.model.scorer import Output
 from recap.peers.loading import load
 from recap.peers.methods import encoder_for, fit_sources, fit_support
+from recap.progress import Progress
 from recap.scoring.detector import Detector
 from recap.scoring.evaluate import Measured, measure, need_both_classes, shared_with_support
 from recap.training.support import load_support
@@ -49,7 +51,8 @@ def run_cell(
     if isinstance(encoder, Encoder):
         encoder.memo = TapsMemo(out / "taps")
     started = time.monotonic()
-    work = out / "work" / cell.name
+    work = work_folder(out, cell.name)
+    tell = noting(work)
     head = out / "heads" / cell.fit_name
     if share_heads and head.exists():
         detector = _with_settings(load(head, encoder=encoder), cell.settings)
@@ -57,15 +60,15 @@ def run_cell(
             _refuse_other_head(detector, support, head)
     else:
         try:
-            detector = _fit(cell, domains, target, encoder, work)
+            detector = _fit(cell, domains, target, encoder, work, tell)
         except OtherFitError:  # left by another version of a library: this cell is its only owner
             shutil.rmtree(work)
-            detector = _fit(cell, domains, target, encoder, work)
+            detector = _fit(cell, domains, target, encoder, work, tell)
         if share_heads:
             detector.save(head)
     fitted = time.monotonic()
     shown = choose_examples(samples)
-    measured = measure(detector, samples, keep_maps=shown)
+    measured = measure(detector, samples, tell, keep_maps=shown)
     scored = time.monotonic()
     result = result_of(detector, samples, measured)
     if support:
@@ -81,10 +84,15 @@ def run_cell(
 
 
 def _fit(
-    cell: Cell, domains: Sequence[Domain], target: Domain, encoder: Any, work: Path
+    cell: Cell,
+    domains: Sequence[Domain],
+    target: Domain,
+    encoder: Any,
+    work: Path,
+    progress: Progress,
 ) -> Detector:
     work.mkdir(parents=True, exist_ok=True)
-    where = {"domain": target.name, "work_dir": work, "encoder": encoder}
+    where = {"domain": target.name, "work_dir": work, "encoder": encoder, "progress": progress}
     if cell.shots == 0:
         return fit_sources(leave_one_out(domains, target.name), cell.settings, **where)
     samples = fitted_samples(support_of(cell, target), cell.method)

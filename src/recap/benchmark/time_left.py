@@ -45,15 +45,17 @@ class TimeLeft:
         """Seconds since the run began."""
         return self._clock() - self.began
 
-    def running_for(self) -> list[tuple[Cell, float]]:
-        """The cells that run, the longest first, and for how many seconds."""
-        return [(cell, self._clock() - since) for cell, since in self.running.values()]
+    def running_for(self) -> dict[str, tuple[Cell, float]]:
+        """The cells that run by name, the longest first, and for how many seconds."""
+        now = self._clock()
+        return {name: (cell, now - since) for name, (cell, since) in self.running.items()}
 
     def seconds(self) -> float | None:
         """Seconds until the last cell is done; None before the first one is."""
         if not self._spent and self.done < self.total:
             return None
-        free = [max(0.0, self._expected(cell) - spent) for cell, spent in self.running_for()]
+        running = self.running_for().values()
+        free = [max(0.0, self._expected(cell) - spent) for cell, spent in running]
         free += [0.0] * (self._slots - len(free))
         heapq.heapify(free)
         for cell in self._waiting.values():

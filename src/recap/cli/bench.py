@@ -97,7 +97,7 @@ def run(
     names = dict.fromkeys(cell.method for cell in cells)
     experiment = POOL if grid.on == "pool" else GRID
     register(out, experiment, {name: [c for c in cells if c.method == name] for name in names})
-    with watching() as watch:
+    with watching(out) as watch:
         failed = run_cells(
             cells,
             grid.domains,

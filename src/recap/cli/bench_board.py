@@ -1,5 +1,6 @@
 """What the live table of a benchmark run looks like; it fits the terminal it is drawn on."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from statistics import fmean
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 RUNNING, FAILED = "▸", "✗"
-_SHOWN_RUNNING = 4
+SHOWN_RUNNING = 4
 _SHORTEST_NAME = 7
 # Head and rule of the table, its note, the bar, and the line the cursor is on.
 _FRAME_LINES = 5
@@ -45,20 +46,24 @@ class Entry:
 Entries = dict[Row, dict[int, Entry]]
 
 
-def draw_board(entries: Entries, times: TimeLeft, width: int, height: int) -> "RenderableType":
-    """The table, the cells that run, and the bar with the time left."""
+def draw_board(
+    entries: Entries, times: TimeLeft, running: Sequence[str], width: int, height: int
+) -> "RenderableType":
+    """The table, a line for each cell that runs, and the bar with the time left."""
     from rich.console import Group
     from rich.text import Text
 
-    running = _running_lines(times)
-    kept = _fitting(entries, max(1, height - _FRAME_LINES - len(running)))
+    lines = [f"{RUNNING} {line}" for line in running[:SHOWN_RUNNING]]
+    if len(times.running) > SHOWN_RUNNING:
+        lines.append(f"{RUNNING} and {len(times.running) - SHOWN_RUNNING} more")
+    kept = _fitting(entries, max(1, height - _FRAME_LINES - len(lines)))
     note = f"image AUROC in %, mean of the cells done; {RUNNING} running, {FAILED} failed"
     if len(kept) < len(entries):
         note = f"… {len(entries) - len(kept)} more rows; {note}"
     return Group(
         _table(kept, width),
         Text(note, style="dim", no_wrap=True, overflow="ellipsis"),
-        *running,
+        *(Text(line, style="cyan", no_wrap=True, overflow="ellipsis") for line in lines),
         _bar(times, width),
     )
 
@@ -112,19 +117,6 @@ def _sizes(lines: list[list["Text"]], names: int, width: int) -> list[int]:
     while sum(sizes) + len(sizes) - 1 > width and max(sizes[:names]) > _SHORTEST_NAME:
         sizes[sizes.index(max(sizes[:names]))] -= 1
     return sizes
-
-
-def _running_lines(times: TimeLeft) -> list["Text"]:
-    from rich.text import Text
-
-    lines = [
-        f"{RUNNING} {cell.method} {cell.dataset} {cell.shots}-shot seed {cell.settings.seed} "
-        f"for {clock(spent)}"
-        for cell, spent in times.running_for()
-    ]
-    if len(lines) > _SHOWN_RUNNING:
-        lines[_SHOWN_RUNNING:] = [f"{RUNNING} and {len(lines) - _SHOWN_RUNNING} more"]
-    return [Text(line, style="cyan", no_wrap=True, overflow="ellipsis") for line in lines]
 
 
 def _bar(times: TimeLeft, width: int) -> "RenderableType":

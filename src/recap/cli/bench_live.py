@@ -1,72 +1,131 @@
-"""A run of the benchmark as it goes: a live table on a terminal, a line per cell elsewhere."""
+"""A run of the benchmark as it goes: a live table on a terminal, lines elsewhere."""
 
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import groupby
+from itertools import groupby, islice
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from recap.benchmark.cell_progress import how_far
 from recap.benchmark.cells import Cell
 from recap.benchmark.experiments import flat_settings
 from recap.benchmark.time_left import TimeLeft
 from recap.benchmark.watch import Outcome, Watcher
-from recap.cli.bench_board import Entries, Entry, draw_board, left, percent
+from recap.cli.bars import STAGES
+from recap.cli.bench_board import (
+    SHOWN_RUNNING,
+    Entries,
+    Entry,
+    clock,
+    draw_board,
+    left,
+    percent,
+)
 from recap.words import counted
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
 
+QUIET_S = 300.0
+"""After so long without a word a log says what the cells are at."""
+
+
 @contextmanager
-def watching() -> Iterator[Watcher]:
-    """Show a run on stderr while it goes."""
+def watching(out: Path) -> Iterator[Watcher]:
+    """Show the run in a folder on stderr while it goes."""
     from rich.console import Console
     from rich.live import Live
 
     console = Console(stderr=True)
     if not console.is_terminal or console.is_dumb_terminal:
-        yield Lines()
+        lines = Lines(out)
+        with _every(QUIET_S / 10, lines.still_there):
+            yield lines
         return
-    board = Board(console)
+    board = Board(console, out)
     with Live(console=console, refresh_per_second=2, get_renderable=board.render):
         yield board
 
 
-class Lines:
-    """For logs: one line for each cell that ends."""
+@contextmanager
+def _every(seconds: float, call: Callable[[], None]) -> Iterator[None]:
+    """Call something again and again meanwhile."""
+    done = threading.Event()
 
-    def __init__(self) -> None:
+    def run() -> None:
+        while not done.wait(seconds):
+            call()
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+
+
+def _steps(out: Path, name: str) -> str:
+    """What the cell of a name is at, in words; nothing if that is not known."""
+    at = how_far(out, name)
+    return "" if at is None else f", {STAGES.get(at.stage, at.stage).lower()} {at.done}/{at.total}"
+
+
+class Lines:
+    """For logs: one line for each cell that ends; and for those that run, if none does for long."""
+
+    def __init__(self, out: Path) -> None:
+        self._out = out
         self._times = TimeLeft()
+        self._said = time.monotonic()
+        # A thread of its own says what is still there.
+        self._lock = threading.Lock()
 
     def planned(self, cells: Sequence[Cell], present: Sequence[Outcome]) -> None:
         """Say how much is to do."""
-        self._times.planned(cells, present)
-        self._say(f"{counted(len(cells), 'cell')}, {len(present)} of them done before.")
+        with self._lock:
+            self._times.planned(cells, present)
+            self._say(f"{counted(len(cells), 'cell')}, {len(present)} of them done before.")
 
     def started(self, cell: Cell) -> None:
         """Say nothing; a line comes when the cell ends."""
-        self._times.started(cell)
+        with self._lock:
+            self._times.started(cell)
 
     def finished(self, outcome: Outcome) -> None:
         """Say what came of a cell and how long the others will take."""
-        self._times.finished(outcome)
         what = f"image AUROC {percent(outcome.auroc)}"
         if outcome.problem:
             what = f"failed ({outcome.problem.strip().splitlines()[-1]})"
-        count = f"{self._times.done}/{self._times.total}"
-        spent = f"{outcome.seconds:.0f} s"
-        self._say(f"{count} {outcome.cell.name}: {what}, {spent}, {left(self._times)}")
+        with self._lock:
+            self._times.finished(outcome)
+            count = f"{self._times.done}/{self._times.total}"
+            spent = f"{outcome.seconds:.0f} s"
+            self._say(f"{count} {outcome.cell.name}: {what}, {spent}, {left(self._times)}")
+
+    def still_there(self) -> None:
+        """Say what the cells are at, unless something was said just now."""
+        with self._lock:
+            if time.monotonic() - self._said < QUIET_S:
+                return
+            for name, (_, spent) in self._times.running_for().items():
+                self._say(f"… {name} for {clock(spent)}{_steps(self._out, name)}")
 
     def _say(self, line: str) -> None:
+        self._said = time.monotonic()
         print(line, file=sys.stderr, flush=True)
 
 
 class Board:
     """For terminals: a row per method and data set, a column per number of shots."""
 
-    def __init__(self, console: "Console", times: TimeLeft | None = None) -> None:
+    def __init__(self, console: "Console", out: Path, times: TimeLeft | None = None) -> None:
         self._console = console
+        self._out = out
         self._times = times or TimeLeft()
         # Names are digests of all settings: too dear to ask for at every drawing.
         self._cells: dict[str, Cell] = {}
@@ -100,7 +159,12 @@ class Board:
             if not self._cells:
                 return ""
             size = self._console.size
-            return draw_board(self._entries(), self._times, size.width, size.height)
+            running = [
+                f"{cell.method} {cell.dataset} {cell.shots}-shot seed {cell.settings.seed} "
+                f"for {clock(spent)}{_steps(self._out, name)}"
+                for name, (cell, spent) in islice(self._times.running_for().items(), SHOWN_RUNNING)
+            ]
+            return draw_board(self._entries(), self._times, running, size.width, size.height)
 
     def _entries(self) -> Entries:
         entries: Entries = {}

@@ -149,7 +149,7 @@ def _run(
         on=grid.on,
         lists=grid.lists,
     )
-    with watching() as watch:
+    with watching(out) as watch:
         failed = run_study(study, grid.domains, out, jobs=jobs, exclude=grid.left_out, watch=watch)
     typer.echo(render(study_tables(write_summary(out, name)), "md"))
     tell_failures(failed)

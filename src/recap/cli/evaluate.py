@@ -53,12 +53,7 @@ def evaluate_command(
     if runtime is not None:
         choose_runtime(detector, runtime, bundle, side_by_side=True)
     with bars() as report:
-        result = evaluate(
-            detector,
-            domain,
-            lambda done, total: report("score", done, total, ""),
-            exclude=excluded,
-        )
+        result = evaluate(detector, domain, report, exclude=excluded)
     for line in _numbers(result):
         typer.echo(line)
     for line in _warnings(result):

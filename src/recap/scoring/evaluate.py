@@ -1,6 +1,6 @@
 """Metrics of a detector on a domain's test split, normal images included."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +18,7 @@ from recap.io import read_image, read_mask
 from recap.io.resize import SquareResize
 from recap.metrics import ImageMetrics, PixelMetrics
 from recap.model.scorer import Output, without_maps
+from recap.progress import Progress, silent
 from recap.scoring.detector import Detector
 from recap.scoring.pipeline import side_by_side
 from recap.scoring.prepared import fitting_batch, one_core_each
@@ -26,13 +27,11 @@ from recap.types import CLASSES, BoolArray, FloatArray, Image, Sample
 MEASURED_PX = 240
 """Side of maps and masks in pixel metrics: methods whose inputs differ are measured alike."""
 
-Progress = Callable[[int, int], None]
-
 
 def evaluate(
     detector: Detector,
     domain: Domain,
-    progress: Progress = lambda done, total: None,
+    progress: Progress = silent,
     exclude: Exclusions | None = None,
 ) -> dict[str, Any]:
     """All image metrics, and all pixel metrics where there are masks; fractions, not per cent.
@@ -86,7 +85,7 @@ class Measured:
 def measure(
     detector: Detector,
     samples: Sequence[Sample],
-    progress: Progress = lambda done, total: None,
+    progress: Progress = silent,
     keep_maps: Collection[int] = (),
 ) -> Measured:
     """Score samples and compute all metrics; of the maps only those of `keep_maps` are kept."""
@@ -101,7 +100,7 @@ def measure(
         image = read_image(sample.path, reading)
         return image, detector.raw_output([image])
 
-    progress(0, len(samples))
+    progress("score", 0, len(samples), "")
     looked = side_by_side(look, samples, 1 if detector.on_gpu else fitting_batch(detector))
     with one_core_each(detector), closing(looked):
         for index, (sample, (image, output)) in enumerate(zip(samples, looked, strict=True)):
@@ -113,7 +112,7 @@ def measure(
             if index in keep_maps:
                 maps[index] = output.map[0].cpu().numpy()
             outputs.append(without_maps(output))
-            progress(index + 1, len(samples))
+            progress("score", index + 1, len(samples), "")
     abnormal = sum(sample.abnormal for sample in samples)
     marked = len(empty) < masked
     return Measured(
