@@ -15,6 +15,8 @@ TINY_PX = 70  # a grid of 5 × 5 patches of 14 px
 # Tiny tensors gain nothing from threads, and threads that wait for a busy core cost tenfold.
 # Set before torch is imported; a value from outside stands.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# Ray's workers step back for all others, and would wait until the other tests are done.
+os.environ.setdefault("RAY_worker_niceness", "0")
 
 
 # `make test-fast` tries fewer examples of each property than `make test`.

@@ -15,6 +15,7 @@ from recap.config import resolve_settings
 from recap.data import draw_support, write_phantoms
 from recap.data.supports import write_support
 from recap.errors import InputError, SettingsError
+from recap.progress import silent
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +55,7 @@ def test_a_list_makes_another_cell_that_is_fitted_on_it(domains, folder, tmp_pat
     settings = resolve_settings(encoder=encoder, training={"epochs": 1, "augment": False})
     cells = plan_cells({"recap": settings}, ["Brain"], [0, 2], [0], lists=lists)
     assert [cell.supports is None for cell in cells] == [False, True]
-    detector = _fit(cells[0], domains, domains[0], None, tmp_path / "work")
+    detector = _fit(cells[0], domains, domains[0], None, tmp_path / "work", silent)
     names = [sample.path.name for sample in (*wanted.normal, *wanted.abnormal)]
     assert [record["name"] for record in detector.card.support] == names
     assert run_cells(cells[:1], domains, tmp_path / "runs") == {}
