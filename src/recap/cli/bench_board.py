@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 RUNNING, FAILED = "▸", "✗"
-SHOWN_RUNNING = 4
 _SHORTEST_NAME = 7
 # Head and rule of the table, its note, the bar, and the line the cursor is on.
 _FRAME_LINES = 5
@@ -49,13 +48,13 @@ Entries = dict[Row, dict[int, Entry]]
 def draw_board(
     entries: Entries, times: TimeLeft, running: Sequence[str], width: int, height: int
 ) -> "RenderableType":
-    """The table, a line for each cell that runs, and the bar with the time left."""
+    """The table, lines on cells that run and how many more there are, and the time left."""
     from rich.console import Group
     from rich.text import Text
 
-    lines = [f"{RUNNING} {line}" for line in running[:SHOWN_RUNNING]]
-    if len(times.running) > SHOWN_RUNNING:
-        lines.append(f"{RUNNING} and {len(times.running) - SHOWN_RUNNING} more")
+    lines = [f"{RUNNING} {line}" for line in running]
+    if len(times.running) > len(running):
+        lines.append(f"{RUNNING} and {len(times.running) - len(running)} more")
     kept = _fitting(entries, max(1, height - _FRAME_LINES - len(lines)))
     note = f"image AUROC in %, mean of the cells done; {RUNNING} running, {FAILED} failed"
     if len(kept) < len(entries):

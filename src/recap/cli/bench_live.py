@@ -16,7 +16,6 @@ from recap.benchmark.time_left import TimeLeft
 from recap.benchmark.watch import Outcome, Watcher
 from recap.cli.bars import STAGES
 from recap.cli.bench_board import (
-    SHOWN_RUNNING,
     Entries,
     Entry,
     clock,
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
 
+_SHOWN_RUNNING = 4
 QUIET_S = 300.0
 """After so long without a word a log says what the cells are at."""
 
@@ -162,7 +162,7 @@ class Board:
             running = [
                 f"{cell.method} {cell.dataset} {cell.shots}-shot seed {cell.settings.seed} "
                 f"for {clock(spent)}{_steps(self._out, name)}"
-                for name, (cell, spent) in islice(self._times.running_for().items(), SHOWN_RUNNING)
+                for name, (cell, spent) in islice(self._times.running_for().items(), _SHOWN_RUNNING)
             ]
             return draw_board(self._entries(), self._times, running, size.width, size.height)
 
