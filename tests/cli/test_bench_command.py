@@ -3,6 +3,7 @@ import shutil
 
 import pytest
 
+from recap.benchmark import runner
 from recap.data import draw_support
 from recap.data.supports import write_support
 
@@ -51,6 +52,15 @@ def test_columns_are_compared(run_bench, command, tmp_path):
     wrong = command("bench", "compare", tmp_path / "runs", "recap", "--to", "nearst")
     assert wrong.code == 2
     assert "has no 'nearst'. It has: nearest, recap, recap (fast)" in wrong.err
+
+
+@pytest.mark.parametrize(("more", "jobs"), [((), None), (("--jobs", "3"), 3)])
+def test_how_many_cells_run_at_once_is_the_engines_to_say(run_bench, monkeypatch, more, jobs):
+    asked = []
+    monkeypatch.setattr(runner, "run_cells", lambda *_, **options: asked.append(options) or {})
+    result = run_bench("--engine", "ray", "--ray-address", "head:6379", *more)
+    assert result.code == 0, result.err
+    assert [options["jobs"] for options in asked] == [jobs]
 
 
 def test_zero_shot_learns_from_data_sets_that_are_not_measured(run_bench):

@@ -11,7 +11,6 @@ from recap.cli.bench_options import (
     DrawBySeed,
     EncoderName,
     Exclude,
-    Jobs,
     On,
     Out,
     Seeds,
@@ -49,7 +48,13 @@ def run(
     supports: Supports = None,
     exclude: Exclude = None,
     on: On = "test",
-    jobs: Jobs = 1,
+    jobs: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Cells at once, each in a process (1; with --ray-address one per GPU or machine).",
+        ),
+    ] = None,
     engine: Annotated[
         str, typer.Option(help="local: processes. ray: a cluster whose machines share the folders.")
     ] = "local",
