@@ -211,7 +211,7 @@ def test_methods_of_other_sources_do_not_stand_side_by_side_unsaid():
 @pytest.mark.parametrize(
     ("key", "said"),
     [
-        ("without_mask", "BrainMRI (3): pixel metrics leave out abnormal test images without a"),
+        ("without_mask", "BrainMRI (3): pixel metrics leave out abnormal images without a"),
         ("support_images_in_test", "BrainMRI (3): test images that our detectors were fitted on"),
     ],
 )
@@ -219,6 +219,33 @@ def test_images_that_something_must_be_said_of_are_counted(key, said):
     cell, content = result()
     assert said in notes(own_table(rows((cell, {**content, key: 3}))))
     assert "(3)" not in notes(own_table(rows((cell, content))))
+
+
+def on_pool(found):
+    cell, content = found
+    return replace(cell, on="pool"), content
+
+
+def test_results_on_pools_say_so_and_are_not_told_to_exclude_test_images():
+    cell, content = on_pool(result())
+    table = own_table(rows((cell, {**content, "support_images_in_test": 3})))
+    assert table.title.text == "Ours on the pools, in %"
+    told = notes(table)
+    assert "ReCAP: measured on what the supports leave of valid/, not on test/ (--on pool)" in told
+    assert "BrainMRI (3): images that were measured are copies" in told
+    assert "--exclude" not in told
+    assert "test images" not in told
+    plain = own_table(rows(result()))
+    assert plain.title.text == "Ours, in %"
+    assert "--on pool" not in notes(plain)
+
+
+def test_a_study_on_pools_is_in_none_of_the_papers_tables(tmp_path):
+    for name, found in (("components", on_pool(result())), ("conditioning", result())):
+        write_result(tmp_path, *found)
+        register(tmp_path, name, {"recap": [found[0]]})
+    found = collect(tmp_path)
+    assert (len(found.components), len(found.conditioning)) == (0, 1)
 
 
 def test_notes_name_a_data_set_in_one_way_wherever_they_stand():

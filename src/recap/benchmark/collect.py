@@ -3,19 +3,24 @@
 from pathlib import Path
 from typing import Any
 
-from recap.benchmark.experiments import GRID, POOL, read_experiment, with_presets
+from recap.benchmark.experiments import GRID, POOL, measured_on, read_experiment, with_presets
 from recap.benchmark.table_cells import ResultCell
 from recap.benchmark.tables import Results
 
 
 def collect(out: Path) -> Results:
-    """All finished cells of a folder by the experiment that they belong to."""
+    """The finished cells on the test splits of a folder, by the experiment that they belong to."""
     return Results(
-        runs=experiment_cells(out, GRID),
-        components=experiment_cells(out, "components"),
-        conditioning=experiment_cells(out, "conditioning"),
-        backbones=experiment_cells(out, "backbones"),
+        runs=_on_test(experiment_cells(out, GRID)),
+        components=_on_test(experiment_cells(out, "components")),
+        conditioning=_on_test(experiment_cells(out, "conditioning")),
+        backbones=_on_test(experiment_cells(out, "backbones")),
     )
+
+
+def _on_test(cells: tuple[ResultCell, ...]) -> tuple[ResultCell, ...]:
+    """A study may be of the pools, and nothing of them stands beside published numbers."""
+    return tuple(cell for cell in cells if measured_on(cell.cell) == "test")
 
 
 def collect_pool(out: Path) -> tuple[ResultCell, ...]:

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from recap.benchmark.caveats import caveats_for, extension_note
+from recap.benchmark.experiments import measured_on
 from recap.benchmark.table_cells import CellSource, Key, ResultCell, cell_source
 from recap.benchmark.table_model import Column, Label, Row, Table, rank_across
 from recap.benchmark.tables import LEVEL_NAMES, METRIC_NAMES, METRICS
@@ -17,7 +18,8 @@ def own_table(results: Iterable[ResultCell]) -> Table:
         for method in source.methods()
     ]
     rows = [rank_across(row, columns) for row in _rows(source)]
-    title = Label("Ours, in %", source.own_notes())
+    pools = any(measured_on(run.cell) == "pool" for run in source.runs)
+    title = Label(f"Ours{' on the pools' if pools else ''}, in %", source.own_notes())
     return Table("ours", title, ("K", "Dataset", "Metric"), tuple(columns), tuple(rows))
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from statistics import fmean, stdev
 
-from recap.benchmark.experiments import flat_settings
+from recap.benchmark.experiments import flat_settings, measured_on
 from recap.benchmark.figures.notes import shown_run
 from recap.benchmark.figures.runs import Run
 from recap.benchmark.figures.style import dataset_name, method_name, setting_name
@@ -77,7 +77,9 @@ def _facts(
     return definitions("facts", ((k, value) for k, value in facts.items() if value)) + "\n"
 
 
-def _splits(runs: Sequence[Run]) -> Iterator[list[str]]:
+def _splits(everything: Sequence[Run]) -> Iterator[list[str]]:
+    """Studies may be of the pools, which are no test images."""
+    runs = [run for run in everything if measured_on(run.cell) == "test"]
     for dataset in _datasets(runs):
         own = [run for run in runs if run.dataset == dataset]
         abnormal = sorted({int(run.abnormal.sum()) for run in own})

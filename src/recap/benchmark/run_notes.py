@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 from recap.benchmark.agreement import draws_by_seed
 from recap.benchmark.caveats import Note, caveats_by_dataset
 from recap.benchmark.changed_settings import changed_settings
+from recap.benchmark.experiments import measured_on
 from recap.benchmark.side_by_side import differing
 from recap.data.benchmark import PAPER_NAMES
 
@@ -33,7 +34,7 @@ def own_notes(results: Iterable[Shown], variants: bool = False) -> tuple[Note, .
     A list of excluded images may have left out what supports and test share, or something else.
     """
     shown = [result for result in results if result.cell]
-    leaky = [r for r in shown if r.cell["shots"] and r.cell.get("on", "test") == "test"]
+    leaky = [r for r in shown if r.cell["shots"] and measured_on(r.cell) == "test"]
     return run_notes(shown, variants=variants) + caveats_by_dataset(
         {_paper_name(r.dataset) for r in leaky}
     )
@@ -51,8 +52,14 @@ def run_notes(
     few_shot = [result for result in shown if result.cell["shots"]]
     listed = [result for result in few_shot if result.cell.get("supports")]
     drawn = [result for result in few_shot if not result.cell.get("supports")]
+    on_pool = [result for result in shown if measured_on(result.cell) == "pool"]
     notes = [
         _about("own-settings", "Ours: {}.", _settings(shown, variants)),
+        _about(
+            "on-pool",
+            "{}: measured on what the supports leave of valid/, not on test/ (--on pool).",
+            _named(on_pool),
+        ),
         _about(
             "draws-by-seed",
             "{}: every seed has a support set of its own, so the deviation is one over seeds and "
@@ -92,14 +99,20 @@ def run_notes(
         ),
         _about(
             "without-mask",
-            "{}: pixel metrics leave out abnormal test images without a mask; others have one.",
+            "{}: pixel metrics leave out abnormal images without a mask; others have one.",
             _counted({(r.dataset, r.without_mask): None for r in shown}),
         ),
         _about(
             "fitted-on-test",
             "{}: test images that our detectors were fitted on, byte for byte. Leave them out with "
             "--exclude.",
-            _counted({(r.dataset, r.fitted_on): None for r in shown}),
+            _counted({(r.dataset, r.fitted_on): None for r in shown if r not in on_pool}),
+        ),
+        _about(
+            "fitted-on-pool",
+            "{}: images that were measured are copies, byte for byte, of those that our detectors "
+            "were fitted on.",
+            _counted({(r.dataset, r.fitted_on): None for r in on_pool}),
         ),
     ]
     return tuple(note for note in notes if note)
@@ -160,7 +173,7 @@ def _methods_with_own_draws(shown: Sequence[Shown]) -> str:
 def _test_images(shown: Iterable[Shown]) -> Iterator[tuple[str, str, str]]:
     """Where, by what and on how many images was measured; every draw leaves others of a pool."""
     for result in shown:
-        if result.counts and result.cell.get("on", "test") == "test":
+        if result.counts and measured_on(result.cell) == "test":
             shots = result.cell["shots"]
             place = f"{_paper_name(result.dataset)} {f'K = {shots}' if shots else 'zero-shot'}"
             yield place, result.method, "{} abnormal and {} normal".format(*result.counts)
