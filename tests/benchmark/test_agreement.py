@@ -15,7 +15,9 @@ from recap.benchmark.table_model import footnotes
 from recap.benchmark.table_render import render
 from recap.benchmark.tables import few_shot_table, paper_tables, zero_shot_table
 from recap.errors import InputError
+from recap.peers.dra_backbone import RESNET_18
 from recap.peers.methods import resolve_method
+from recap.peers.registry import PEERS
 
 IMAGES = [
     {"file": f"{i}.png", "abnormal": i % 2 == 1, "patient": "", "score": float(i)} for i in range(4)
@@ -132,6 +134,16 @@ def test_an_encoder_of_this_machine_is_named_without_its_place():
     text = notes(own_table(rows(result(0, encoder={"name": "/home/me/tiny"}))))
     assert "encoder tiny at" in text
     assert "/home" not in text
+
+
+def test_a_method_with_a_backbone_of_its_own_is_said_to_run_on_it():
+    assert PEERS["dra"].backbone == RESNET_18
+    for encoder in ({}, {"name": RESNET_18}, {"random_weights": True, "name": "/home/me/tiny"}):
+        told = notes(own_table(rows(result(method="dra", encoder=encoder))))
+        assert f"encoder {RESNET_18}" in told
+    other = notes(own_table(rows(result(method="dra", encoder={"name": "/home/me/resnet-50"}))))
+    assert "encoder resnet-50 at" in other
+    assert "encoder dinov2-small at" in notes(own_table(rows(result(method="patchcore"))))
 
 
 def test_zero_shot_from_test_splits_is_said_wherever_it_is_shown():

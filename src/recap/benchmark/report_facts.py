@@ -8,7 +8,7 @@ from recap.benchmark.experiments import flat_settings, measured_on
 from recap.benchmark.figures.notes import shown_run
 from recap.benchmark.figures.runs import Run
 from recap.benchmark.figures.style import dataset_name, method_name, setting_name
-from recap.benchmark.run_notes import own_notes
+from recap.benchmark.run_notes import encoder_name, own_notes
 from recap.benchmark.table_model import Cell, Column, Label, Number, Row, Table, rank_down
 from recap.report.document import definitions
 
@@ -68,7 +68,7 @@ def _facts(
         "Shots": ", ".join(setting_name(k) for k in sorted({run.shots for run in runs})),
         "Seeds": ", ".join(map(str, sorted({run.seed for run in everything}))),
         "Studies": ", ".join(f"{n} ({len(v)} variants)" for n, v in studies.items()),
-        "Encoders": ", ".join(sorted({r.cell["settings"]["encoder"]["name"] for r in everything})),
+        "Encoders": ", ".join(sorted({encoder_name(r.cell["settings"]) for r in everything})),
         "Versions": ", ".join(
             sorted({f"{k} {v}" for r in everything for k, v in r.versions.items()})
         ),

@@ -10,6 +10,8 @@ from recap.benchmark.changed_settings import changed_settings
 from recap.benchmark.experiments import measured_on
 from recap.benchmark.side_by_side import differing
 from recap.data.benchmark import PAPER_NAMES
+from recap.encoders.registry import find
+from recap.peers.registry import PEERS
 
 
 class Shown(NamedTuple):
@@ -152,12 +154,23 @@ def _settings(shown: Sequence[Shown], variants: bool) -> str:
     return "; ".join(f"{_named(own)}: {kind}" for kind, own in kinds.items())
 
 
+def encoder_name(settings: Mapping[str, Any]) -> str:
+    """What a method looked with, by its settings: their encoder, or a backbone of its own."""
+    encoder = settings["encoder"]
+    name = str(encoder["name"])
+    peer = PEERS.get(settings.get("method", ""))
+    # It takes the place of our transformers; a network of its own kind can be named in settings.
+    if peer and peer.backbone and (find(name) or encoder.get("random_weights")):
+        return peer.backbone
+    # The folder of an encoder on this machine says nothing to a reader elsewhere.
+    return Path(name).name if Path(name).is_absolute() else name
+
+
 def _kind(settings: Mapping[str, Any]) -> str:
     encoder = settings["encoder"]
-    # The folder of an encoder on this machine says nothing to a reader elsewhere.
-    name = Path(encoder["name"]).name if Path(encoder["name"]).is_absolute() else encoder["name"]
     random = " with random weights" if encoder.get("random_weights") else ""
-    return f"encoder {name}{random} at {encoder['input_px']} px, preset {settings['preset']}"
+    name = f"{encoder_name(settings)}{random}"
+    return f"encoder {name} at {encoder['input_px']} px, preset {settings['preset']}"
 
 
 def _methods_with_own_draws(shown: Sequence[Shown]) -> str:
