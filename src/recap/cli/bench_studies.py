@@ -108,8 +108,11 @@ def sweep(
 
 
 def _published(preset: str | None, config: Path | None, overrides: list[str] | None) -> str | None:
-    """The paper's studies are of the published model, unless other settings are asked for."""
-    asked = preset or config or any(text.startswith("preset=") for text in overrides or ())
+    """The paper's studies are of the published model, unless another preset is asked for."""
+    from recap.config import parse_override, read_toml
+
+    layers = [read_toml(config) if config else {}, *map(parse_override, overrides or ())]
+    asked = preset or any("preset" in layer for layer in layers)
     return preset if asked else "fast"
 
 
