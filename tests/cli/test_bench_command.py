@@ -36,6 +36,9 @@ def test_run_then_table(run_bench, command, tmp_path):
     ours = command("bench", "table", tmp_path / "runs", "--ours")
     assert "Ours only" in ours.out
     assert "As published" not in ours.out
+    pool = command("bench", "table", tmp_path / "runs", "--on", "pool")
+    assert (pool.code, pool.out) == (2, "")
+    assert "no finished results on the pools. Make some with `recap bench run --on p" in pool.err
 
 
 def test_columns_are_compared(run_bench, command, tmp_path):
@@ -95,7 +98,9 @@ def test_settings_can_be_chosen_without_any_test_image(command, domains, tiny, t
     assert found["counts"]["normal"] == sum(not s.abnormal for s in pool) - 2
     assert "Image AUROC" in command("bench", "table", runs, "--on", "pool").out
     # They never stand among results of test images.
-    assert "Image AUROC" not in command("bench", "table", runs, "--ours").out
+    ours = command("bench", "table", runs, "--ours")
+    assert ours.code == 2
+    assert f"{runs}: no finished results of a grid. Make some with `recap bench run" in ours.err
     assert "--on train" in command("bench", "table", runs, "--on", "train").err
 
 

@@ -154,18 +154,18 @@ def table(
 
     Below them stands what must be said about the comparison.
     """
-    from recap.benchmark.collect import collect, collect_pool
+    from recap.benchmark.collect import collect, grid_cells
     from recap.benchmark.own_table import own_table
     from recap.benchmark.table_render import Format, render
     from recap.benchmark.tables import paper_tables
 
     if form not in get_args(Format):
         raise SettingsError(f"--format {form}: use one of {', '.join(get_args(Format))}.")
-    if measured_on(on, None) == "pool":
-        tables = [own_table(collect_pool(out))]
+    where = measured_on(on, None)
+    if ours or where == "pool":
+        tables = [own_table(grid_cells(out, where))]
     else:
-        results = collect(out)
-        tables = [own_table(results.runs)] if ours else paper_tables(results)
+        tables = paper_tables(collect(out))
     typer.echo(render(tables, form))  # type: ignore[arg-type]
 
 
