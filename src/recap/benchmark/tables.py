@@ -123,7 +123,9 @@ def conditioning_table(results: Iterable[ResultCell] = ()) -> Table:
 def backbones_table(results: Iterable[ResultCell] = ()) -> Table:
     """ReCAP's AUROC on other frozen encoders, a block per number of shots."""
     source = cell_source("backbones", results)
-    columns, keys = _task_columns(source, source.shots()[:1])
+    # All rows share the heads of the columns: caveats of few-shot rows must not give way to zero.
+    few_shot_first = sorted(source.shots(), key=lambda shots: shots == 0)
+    columns, keys = _task_columns(source, few_shot_first[:1])
     rows: list[Row] = []
     for k in source.shots():
         block = [
