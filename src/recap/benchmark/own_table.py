@@ -14,7 +14,7 @@ def own_table(results: Iterable[ResultCell]) -> Table:
     """One row per number of shots, data set and metric; one column per method."""
     source = replace(cell_source("seeds", results), published={}, violations={})
     columns = [
-        Column(Label(method, extension_note(method, source.shots())), decimals=1)
+        Column(Label(method, extension_note(method, source.own_shots(method))), decimals=1)
         for method in source.methods()
     ]
     rows = [rank_across(row, columns) for row in _rows(source)]
