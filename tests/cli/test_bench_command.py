@@ -148,6 +148,25 @@ def test_entries_of_an_exclusion_list_that_leave_nothing_out_are_told(run_bench,
     assert "test_000" not in result.err
 
 
+@pytest.fixture
+def planned(monkeypatch):
+    """The cells that would run."""
+    found = []
+    monkeypatch.setattr(runner, "run_cells", lambda cells, *_, **__: found.extend(cells) or {})
+    return found
+
+
+def test_a_file_may_spell_out_the_default_seed_and_no_other(run_bench, planned, tmp_path):
+    config = tmp_path / "own.toml"
+    config.write_text("seed = 0\n")
+    assert run_bench("--config", config).code == 0
+    assert {cell.settings.seed for cell in planned} == {0, 1}
+    config.write_text("seed = 3\n")
+    refused = run_bench("--config", config)
+    assert refused.code == 2
+    assert f"--config {config}: seed = 3 would do nothing. Seeds of a grid come" in refused.err
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
@@ -161,6 +180,7 @@ def test_entries_of_an_exclusion_list_that_leave_nothing_out_are_told(run_bench,
         (("--seeds", "4-0"), "4-0 has nothing in it"),
         (("--shots", "0"), "leave nothing to run"),
         (("--methods", "recap,nearst"), "No method is called 'nearst'"),
+        (("--set", "seed = 3"), "--set seed = 3 would do nothing. Seeds of a grid come from --se"),
     ],
 )
 def test_what_would_do_nothing_is_refused(command, domains, tmp_path, options, said):

@@ -95,6 +95,8 @@ def test_a_study_is_of_the_published_model_unless_a_preset_is_named(
 def test_wrong_options_are_told(bench):
     assert "--encoders goes with backbones" in bench("ablate", "components", "--encoders", "a").err
     assert bench("ablate", "everything").code == 2
+    for study in (("ablate", "recipe"), ("sweep", "eta")):
+        assert "--set seed=3 would do nothing" in bench(*study, "--set", "seed=3").err
     assert "no data set 'Brian'" in bench("ablate", "components", datasets="Brian").err
     assert bench("sweep", "topk", "--values", "0.5").code == 0
     other = bench("sweep", "topk", "--values", "0.5", "--set", "model.eta=0.1")

@@ -177,6 +177,7 @@ def grid_settings(
     names = list(METHODS) if methods == "all" else methods.split(",")
     for name in names:
         check_method(name)
+    refuse_seed(config, overrides)
     given = overrides or []
     shared = [text for text in given if text.startswith(("encoder.", "reading."))]
     theirs = [*shared, *(text for text in given if text.startswith("options."))]
@@ -194,6 +195,20 @@ def grid_settings(
         else method_settings(name, peer_preset, None, theirs, encoder=chosen)
         for name in names
     }
+
+
+def refuse_seed(config: Path | None, overrides: Sequence[str] | None) -> None:
+    """A seed among the settings would be replaced by those of the grid, unseen."""
+    from recap.config import parse_override, read_toml
+
+    # A file may spell out all settings; the default does no harm.
+    file = (read_toml(config) if config else {}).get("seed", 0)
+    wrong = [f"--config {config}: seed = {file!r}"] if file != 0 else []
+    wrong += [f"--set {text}" for text in overrides or () if "seed" in parse_override(text)]
+    if wrong:
+        raise SettingsError(
+            f"{wrong[0]} would do nothing. Seeds of a grid come from --seeds; leave it out."
+        )
 
 
 def _refuse_unused(options: Mapping[str, object], overrides: Sequence[str], whose: str) -> None:

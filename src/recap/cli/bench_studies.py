@@ -19,6 +19,7 @@ from recap.cli.bench_options import (
     Shots,
     Supports,
     read_grid,
+    refuse_seed,
     tell_failures,
 )
 from recap.cli.options import Config, Overrides, StudyPreset, settings_from
@@ -60,6 +61,7 @@ def ablate(
     Cells that another run in the same folder has finished are not run again. The numbers are also
     kept in OUT/experiments/NAME-summary.json. Exit code 1: cells failed.
     """
+    refuse_seed(config, overrides)
     if study != "recipe":
         preset = _published(preset, config, overrides)
     settings = settings_from(preset, config, overrides, encoder={"name": encoder})
@@ -100,6 +102,7 @@ def sweep(
     separation loss. Of the published model (preset fast) unless another is named. Otherwise as
     `recap bench ablate`.
     """
+    refuse_seed(config, overrides)
     preset = _published(preset, config, overrides)
     settings = settings_from(preset, config, overrides, encoder={"name": encoder})
     given = values.split(",") if values else None
