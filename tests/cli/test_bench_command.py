@@ -6,6 +6,8 @@ import pytest
 from recap.benchmark import runner
 from recap.data import draw_support
 from recap.data.supports import write_support
+from recap.peers.methods import METHODS
+from recap.peers.registry import PEERS
 
 
 @pytest.fixture
@@ -156,6 +158,23 @@ def planned(monkeypatch):
     return found
 
 
+def test_all_methods_are_those_that_the_encoder_has_the_towers_for(
+    run_bench, command, domains, planned, tmp_path
+):
+    texts = {name for name, peer in PEERS.items() if peer.uses_text}
+    result = run_bench("--methods", "all", "--seeds", "0")
+    assert result.code == 0, result.err
+    assert {cell.method for cell in planned} == set(METHODS) - texts
+    assert "Left out: april_gan, mediclip, mvfa, madclip. Text is a part of them" in result.err
+    planned.clear()
+    where = ("--data", domains[0].root.parent, "--out", tmp_path / "clip")
+    for option in (("--encoder", "clip-vit-b16"), ("--peer-preset", "official")):
+        result = command("bench", "run", *where, "--methods", "all", "--shots", "2", *option)
+        assert (result.code, result.err) == (0, "")
+        assert {cell.method for cell in planned} == set(METHODS)
+        planned.clear()
+
+
 def test_a_file_may_spell_out_the_default_seed_and_no_other(run_bench, planned, tmp_path):
     config = tmp_path / "own.toml"
     config.write_text("seed = 0\n")
@@ -180,6 +199,11 @@ def test_a_file_may_spell_out_the_default_seed_and_no_other(run_bench, planned, 
         (("--seeds", "4-0"), "4-0 has nothing in it"),
         (("--shots", "0"), "leave nothing to run"),
         (("--methods", "recap,nearst"), "No method is called 'nearst'"),
+        (
+            ("--methods", "recap,mvfa,mediclip"),
+            "--methods mvfa,mediclip: text is a part of them, and dinov2-small has no text tower. "
+            "Give an --encoder with one, such as clip-vit-b16, or leave them out.",
+        ),
         (("--set", "seed = 3"), "--set seed = 3 would do nothing. Seeds of a grid come from --se"),
     ],
 )

@@ -189,12 +189,39 @@ def grid_settings(
         only = {"--peer-preset official": "official" if peer_preset == "official" else None}
         _refuse_unused(only, [text for text in theirs if text not in shared], "the other methods")
     chosen = {"name": encoder}
-    return {
+    found = {
         name: method_settings(name, preset, config, own, encoder=chosen)
         if name in OURS
         else method_settings(name, peer_preset, None, theirs, encoder=chosen)
         for name in names
     }
+    return _with_text_towers(found, left_out=methods == "all")
+
+
+def _with_text_towers(
+    settings: "dict[str, AnySettings]", left_out: bool
+) -> "dict[str, AnySettings]":
+    """Without the methods whose encoder has no text tower, though they need one.
+
+    All their cells would fail. They are left out, and that is said; or else refused.
+    """
+    from recap.peers.registry import PEERS
+
+    texts = [name for name in settings if name in PEERS and PEERS[name].uses_text]
+    if not texts:
+        return settings
+    from recap.encoders.text import has_text_tower
+
+    lacking = [name for name in texts if not has_text_tower(settings[name].encoder)]
+    if not lacking:
+        return settings
+    encoder = settings[lacking[0]].encoder.name
+    why = f"text is a part of them, and {encoder} has no text tower. Give an --encoder with one, "
+    why += "such as clip-vit-b16"
+    if not left_out:
+        raise SettingsError(f"--methods {','.join(lacking)}: {why}, or leave them out.")
+    typer.echo(f"Left out: {', '.join(lacking)}. {why[0].upper()}{why[1:]}.", err=True)
+    return {name: own for name, own in settings.items() if name not in lacking}
 
 
 def refuse_seed(config: Path | None, overrides: Sequence[str] | None) -> None:
