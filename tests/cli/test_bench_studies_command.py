@@ -85,8 +85,9 @@ def test_a_study_is_of_the_published_model_unless_a_preset_is_named(
     monkeypatch.setattr(studies, "plan_study", plan)
     config = tmp_path / "own.toml"
     config.write_text(file)
+    named = ("--config", config) if file else ()
     for study in (("ablate", "components"), ("sweep", "topk")):
-        result = bench(*study, "--config", config, *options)
+        result = bench(*study, *named, *options)
         assert "That will do." in result.err
     assert [settings.preset for settings in planned] == [preset] * 2
     assert [settings.model.eta for settings in planned] == [0.1 if "eta" in file else 0.05] * 2
