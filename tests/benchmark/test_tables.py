@@ -3,7 +3,6 @@
 import csv
 import io
 import re
-from dataclasses import replace
 from html.parser import HTMLParser
 
 import pytest
@@ -11,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recap.benchmark.caveats import Note
-from recap.benchmark.own_table import own_table
 from recap.benchmark.possible import Violation
 from recap.benchmark.published import PublishedCell, TestSplit
 from recap.benchmark.table_cells import ResultCell
@@ -140,36 +138,6 @@ def test_caveats_of_supports_stand_beside_zero_shot_rows_too():
     assert {row.labels[0].text for row in table.rows} == {"0", "2", "4"}
     (liver, *_) = [column.group for column in table.columns if column.group.text == "LiverCT"]
     assert "shared-patients" in [note.key for note in liver.notes]
-
-
-def extensions(table):
-    """Which columns or rows have the footnote that a method is an extension."""
-    labels = [column.label for column in table.columns]
-    labels += [label for row in table.rows for label in row.labels]
-    return {
-        label.text: note.key
-        for label in labels
-        for note in label.notes
-        if note.key.startswith("extension")
-    }
-
-
-def test_extensions_are_told_of_our_numbers_alone():
-    assert extensions(few_shot_table([], 4)) == {}
-    assert extensions(seeds_table([])) == {}
-    few_shot = run("visualad", "Brain", 4, 0, image_auroc=0.8)
-    expected = {"VisualAD": "extension-visualad-few-shot"}
-    for table in (few_shot_table([few_shot], 4), seeds_table([few_shot]), own_table([few_shot])):
-        assert extensions(table) == expected
-    # Zero-shot it is what was published, whatever shots other methods have.
-    zero = [run("visualad", "Brain", 0, 0, image_auroc=0.8), run("recap", "Brain", 4, 0)]
-    zero.append(run("recap", "Brain", 4, 1, image_auroc=0.8))
-    assert extensions(own_table(zero)) == {}
-    # Two presets in one grid.
-    both = [replace(few_shot, method=f"visualad ({preset})") for preset in ("equal", "official")]
-    named = dict.fromkeys(("visualad (equal)", "visualad (official)"), expected["VisualAD"])
-    assert extensions(own_table(both)) == named
-    assert extensions(few_shot_table(both, 4)) == named
 
 
 def test_efficiency_keeps_input_sizes_and_encoders_apart():
