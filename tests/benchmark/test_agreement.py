@@ -15,7 +15,9 @@ from recap.benchmark.table_model import footnotes
 from recap.benchmark.table_render import render
 from recap.benchmark.tables import few_shot_table, paper_tables, zero_shot_table
 from recap.errors import InputError
+from recap.peers.dra_backbone import RESNET_18
 from recap.peers.methods import resolve_method
+from recap.peers.registry import PEERS
 
 IMAGES = [
     {"file": f"{i}.png", "abnormal": i % 2 == 1, "patient": "", "score": float(i)} for i in range(4)
@@ -134,6 +136,16 @@ def test_an_encoder_of_this_machine_is_named_without_its_place():
     assert "/home" not in text
 
 
+def test_a_method_with_a_backbone_of_its_own_is_said_to_run_on_it():
+    assert PEERS["dra"].backbone == RESNET_18
+    for encoder in ({}, {"name": RESNET_18}, {"random_weights": True, "name": "/home/me/tiny"}):
+        told = notes(own_table(rows(result(method="dra", encoder=encoder))))
+        assert f"encoder {RESNET_18}" in told
+    other = notes(own_table(rows(result(method="dra", encoder={"name": "/home/me/resnet-50"}))))
+    assert "encoder resnet-50 at" in other
+    assert "encoder dinov2-small at" in notes(own_table(rows(result(method="patchcore"))))
+
+
 def test_zero_shot_from_test_splits_is_said_wherever_it_is_shown():
     told = "fitted zero-shot on the test splits of the other data sets, as MVFA does"
     protocol = {"source_split": "test"}
@@ -211,7 +223,7 @@ def test_methods_of_other_sources_do_not_stand_side_by_side_unsaid():
 @pytest.mark.parametrize(
     ("key", "said"),
     [
-        ("without_mask", "BrainMRI (3): pixel metrics leave out abnormal test images without a"),
+        ("without_mask", "BrainMRI (3): pixel metrics leave out abnormal images without a"),
         ("support_images_in_test", "BrainMRI (3): test images that our detectors were fitted on"),
     ],
 )
@@ -219,6 +231,33 @@ def test_images_that_something_must_be_said_of_are_counted(key, said):
     cell, content = result()
     assert said in notes(own_table(rows((cell, {**content, key: 3}))))
     assert "(3)" not in notes(own_table(rows((cell, content))))
+
+
+def on_pool(found):
+    cell, content = found
+    return replace(cell, on="pool"), content
+
+
+def test_results_on_pools_say_so_and_are_not_told_to_exclude_test_images():
+    cell, content = on_pool(result())
+    table = own_table(rows((cell, {**content, "support_images_in_test": 3})))
+    assert table.title.text == "Ours on the pools, in %"
+    told = notes(table)
+    assert "ReCAP: measured on what the supports leave of valid/, not on test/ (--on pool)" in told
+    assert "BrainMRI (3): images that were measured are copies" in told
+    assert "--exclude" not in told
+    assert "test images" not in told
+    plain = own_table(rows(result()))
+    assert plain.title.text == "Ours, in %"
+    assert "--on pool" not in notes(plain)
+
+
+def test_a_study_on_pools_is_in_none_of_the_papers_tables(tmp_path):
+    for name, found in (("components", on_pool(result())), ("conditioning", result())):
+        write_result(tmp_path, *found)
+        register(tmp_path, name, {"recap": [found[0]]})
+    found = collect(tmp_path)
+    assert (len(found.components), len(found.conditioning)) == (0, 1)
 
 
 def test_notes_name_a_data_set_in_one_way_wherever_they_stand():

@@ -1,4 +1,5 @@
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 
 import pytest
@@ -123,6 +124,21 @@ def test_the_summary_is_the_mean_over_seeds(out):
     assert cell.value == pytest.approx(50 * sum(own))
     assert cell.seeds == 2
     assert table.rows[2].cells[0].ours.std is None
+
+
+def test_results_on_pools_are_no_study_and_no_test_images(tmp_path, monkeypatch):
+    grid = made_cell("recap", "Brain", 4, 0)
+    pool, swept = (replace(grid, on="pool", dataset=name) for name in ("Knee", "Brain"))
+    for cell, images in ((grid, 40), (pool, 20), (swept, 20)):
+        write_cell(tmp_path, cell, images, maps=False)
+    for name, cell in (("grid", grid), ("pool", pool), ("sweep-eta", swept)):
+        write_experiment(tmp_path, name, {"recap": [cell]})
+    monkeypatch.setattr(module, "_figures", lambda *_: [])
+    text = render_report(tmp_path)
+    assert "sweep-eta (1 variants)" in text
+    assert "pool (1 variants)" not in text
+    assert "<th scope='row'>BrainMRI</th><td>20</td><td>20</td>" in text
+    assert "Knee" not in text
 
 
 def test_a_study_alone_has_a_page(tmp_path):

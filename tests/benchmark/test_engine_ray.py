@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from recap.benchmark import engine_ray
 from recap.benchmark.cells import plan_cells, read_results
-from recap.benchmark.engine_ray import Share, run_on_ray, share_of_cluster
+from recap.benchmark.engine_ray import Share, machine_count, run_on_ray, share_of_cluster
 from recap.benchmark.engines import DIED
 from recap.benchmark.runner import run_cells
 from recap.config import resolve_settings
@@ -47,6 +48,9 @@ class FakeRay:
         dead = {"Alive": False, "Resources": {"CPU": 64.0}}
         return [{"Alive": True, "Resources": machine} for machine in self.machines] + [dead]
 
+    def shutdown(self):
+        pass
+
 
 @pytest.mark.parametrize(
     ("machines", "workers", "share"),
@@ -63,6 +67,32 @@ class FakeRay:
 )
 def test_cells_share_the_machines(machines, workers, share):
     assert share_of_cluster(FakeRay(*machines), workers) == share
+
+
+@pytest.mark.parametrize(
+    ("options", "slots"),
+    [
+        ({"ray_address": "head:6379"}, 2),
+        ({"ray_address": "head:6379", "jobs": 3}, 3),
+        ({}, 1),
+    ],
+)
+def test_a_cluster_with_an_address_is_filled_unless_jobs_says_otherwise(
+    grid, tmp_path, monkeypatch, options, slots
+):
+    shares = []
+    cluster = FakeRay({"CPU": 4.0}, {"CPU": 4.0})
+    monkeypatch.setattr(engine_ray, "connect", lambda *_: cluster)
+    monkeypatch.setattr(
+        engine_ray, "_run_all", lambda _, todo, share, *__: shares.append(share) or []
+    )
+    run_cells(*grid, tmp_path / "runs", engine="ray", **options)
+    assert [share.slots for share in shares if share] == [slots]
+
+
+def test_gpus_count_before_machines():
+    assert machine_count(FakeRay({"CPU": 8.0, "GPU": 2.0}, {"CPU": 8.0, "GPU": 1.0})) == 3
+    assert machine_count(FakeRay({"CPU": 8.0}, {"CPU": 8.0})) == 2
 
 
 def test_without_ray_the_extra_is_named(tmp_path, monkeypatch):

@@ -171,6 +171,11 @@ def test_cells_on_pools_never_read_the_test_split(settings, tmp_path):
     cells = plan_cells({"recap": settings}, ["Brain", "Chest"], [2], [0], True, on="pool")
     assert run_cells(cells, domains, tmp_path / "out") == {}
     assert all(len(result["images"]) == 6 for result in contents(tmp_path / "out"))
+    # Figures show pictures and maps of the test split, which has files of the same names.
+    assert not [
+        *(tmp_path / "out" / "cells").rglob("*.npz"),
+        *(tmp_path / "out").glob("examples/*"),
+    ]
 
 
 def test_work_left_by_another_version_is_begun_anew(cells, domains, finished, tmp_path):

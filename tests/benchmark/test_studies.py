@@ -100,6 +100,16 @@ def test_a_study_has_the_same_cells_as_a_grid():
         plan_study("conditioning", settings, ["Brain"], [], [0])
 
 
+def test_variants_of_the_same_settings_have_one_cell():
+    """Where one setting is changed, putting it back and putting all back is the same."""
+    settings = resolve_settings("fast", model={"eta": 0.1})
+    study = plan_study("recipe", settings, ["Brain"], [4], [0, 1])
+    assert list(study.variants) == ["all of it", "model.eta = 0.05", "none of it"]
+    names = [cell.name for cell in study.cells]
+    assert len(names) == len(set(names)) == 4
+    assert {cell.name for own in study.variants.values() for cell in own} == set(names)
+
+
 def test_encoders_that_are_not_here_are_skipped(settings, monkeypatch, tmp_path):
     monkeypatch.setenv("RECAP_CACHE", str(tmp_path))
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))

@@ -168,5 +168,5 @@ def test_the_tables_say_how_sure_a_difference_is(out):
     assert pixel.rows[3].cells[1].ours.value == pytest.approx(1.5)
     text = render(tables, "md")
     assert "| Variant | AUROC | Difference to 0.05<sup>2</sup> | 95 % interval from |" in text
-    assert "Paired bootstrap over the test images" in text
+    assert "Paired bootstrap over the images" in text
     assert "<table" in render(tables, "html")

@@ -132,6 +132,14 @@ def test_backbones_are_ranked_within_each_number_of_shots():
     assert find(table, "4", "DINOv2 ViT-L/14")["LiverCT AC"].published.rank == "best"
 
 
+def test_caveats_of_supports_stand_beside_zero_shot_rows_too():
+    results = [run("recap", "Liver", k, 0, "dinov2-small", image_auroc=0.8) for k in (0, 4)]
+    table = backbones_table(results)
+    assert {row.labels[0].text for row in table.rows} == {"0", "2", "4"}
+    (liver, *_) = [column.group for column in table.columns if column.group.text == "LiverCT"]
+    assert "shared-patients" in [note.key for note in liver.notes]
+
+
 def test_efficiency_keeps_input_sizes_and_encoders_apart():
     timing = {"params": 22_032_408, "latency_ms_mean": 30.0, "latency_ms_std": 1.5}
     results = [

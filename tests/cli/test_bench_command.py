@@ -3,8 +3,11 @@ import shutil
 
 import pytest
 
+from recap.benchmark import runner
 from recap.data import draw_support
 from recap.data.supports import write_support
+from recap.peers.methods import METHODS
+from recap.peers.registry import PEERS
 
 
 @pytest.fixture
@@ -35,6 +38,9 @@ def test_run_then_table(run_bench, command, tmp_path):
     ours = command("bench", "table", tmp_path / "runs", "--ours")
     assert "Ours only" in ours.out
     assert "As published" not in ours.out
+    pool = command("bench", "table", tmp_path / "runs", "--on", "pool")
+    assert (pool.code, pool.out) == (2, "")
+    assert "no finished results on the pools. Make some with `recap bench run --on p" in pool.err
 
 
 def test_columns_are_compared(run_bench, command, tmp_path):
@@ -51,6 +57,15 @@ def test_columns_are_compared(run_bench, command, tmp_path):
     wrong = command("bench", "compare", tmp_path / "runs", "recap", "--to", "nearst")
     assert wrong.code == 2
     assert "has no 'nearst'. It has: nearest, recap, recap (fast)" in wrong.err
+
+
+@pytest.mark.parametrize(("more", "jobs"), [((), None), (("--jobs", "3"), 3)])
+def test_how_many_cells_run_at_once_is_the_engines_to_say(run_bench, monkeypatch, more, jobs):
+    asked = []
+    monkeypatch.setattr(runner, "run_cells", lambda *_, **options: asked.append(options) or {})
+    result = run_bench("--engine", "ray", "--ray-address", "head:6379", *more)
+    assert result.code == 0, result.err
+    assert [options["jobs"] for options in asked] == [jobs]
 
 
 def test_zero_shot_learns_from_data_sets_that_are_not_measured(run_bench):
@@ -85,7 +100,9 @@ def test_settings_can_be_chosen_without_any_test_image(command, domains, tiny, t
     assert found["counts"]["normal"] == sum(not s.abnormal for s in pool) - 2
     assert "Image AUROC" in command("bench", "table", runs, "--on", "pool").out
     # They never stand among results of test images.
-    assert "Image AUROC" not in command("bench", "table", runs, "--ours").out
+    ours = command("bench", "table", runs, "--ours")
+    assert ours.code == 2
+    assert f"{runs}: no finished results of a grid. Make some with `recap bench run" in ours.err
     assert "--on train" in command("bench", "table", runs, "--on", "train").err
 
 
@@ -133,6 +150,42 @@ def test_entries_of_an_exclusion_list_that_leave_nothing_out_are_told(run_bench,
     assert "test_000" not in result.err
 
 
+@pytest.fixture
+def planned(monkeypatch):
+    """The cells that would run."""
+    found = []
+    monkeypatch.setattr(runner, "run_cells", lambda cells, *_, **__: found.extend(cells) or {})
+    return found
+
+
+def test_all_methods_are_those_that_the_encoder_has_the_towers_for(
+    run_bench, command, domains, planned, tmp_path
+):
+    texts = {name for name, peer in PEERS.items() if peer.uses_text}
+    result = run_bench("--methods", "all", "--seeds", "0")
+    assert result.code == 0, result.err
+    assert {cell.method for cell in planned} == set(METHODS) - texts
+    assert "Left out: april_gan, mediclip, mvfa, madclip. Text is a part of them" in result.err
+    planned.clear()
+    where = ("--data", domains[0].root.parent, "--out", tmp_path / "clip")
+    for option in (("--encoder", "clip-vit-b16"), ("--peer-preset", "official")):
+        result = command("bench", "run", *where, "--methods", "all", "--shots", "2", *option)
+        assert (result.code, result.err) == (0, "")
+        assert {cell.method for cell in planned} == set(METHODS)
+        planned.clear()
+
+
+def test_a_file_may_spell_out_the_default_seed_and_no_other(run_bench, planned, tmp_path):
+    config = tmp_path / "own.toml"
+    config.write_text("seed = 0\n")
+    assert run_bench("--config", config).code == 0
+    assert {cell.settings.seed for cell in planned} == {0, 1}
+    config.write_text("seed = 3\n")
+    refused = run_bench("--config", config)
+    assert refused.code == 2
+    assert f"--config {config}: seed = 3 would do nothing. Seeds of a grid come" in refused.err
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
@@ -146,6 +199,12 @@ def test_entries_of_an_exclusion_list_that_leave_nothing_out_are_told(run_bench,
         (("--seeds", "4-0"), "4-0 has nothing in it"),
         (("--shots", "0"), "leave nothing to run"),
         (("--methods", "recap,nearst"), "No method is called 'nearst'"),
+        (
+            ("--methods", "recap,mvfa,mediclip"),
+            "--methods mvfa,mediclip: text is a part of them, and dinov2-small has no text tower. "
+            "Give an --encoder with one, such as clip-vit-b16, or leave them out.",
+        ),
+        (("--set", "seed = 3"), "--set seed = 3 would do nothing. Seeds of a grid come from --se"),
     ],
 )
 def test_what_would_do_nothing_is_refused(command, domains, tmp_path, options, said):

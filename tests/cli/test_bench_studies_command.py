@@ -2,6 +2,9 @@ import json
 
 import pytest
 
+from recap.benchmark import studies
+from recap.errors import InputError
+
 
 @pytest.fixture
 def bench(command, domains, tiny, tmp_path):
@@ -60,9 +63,41 @@ def test_studies_take_support_lists_too(bench, tmp_path):
         assert f"{tmp_path}/Brain/2-shot.txt: there is no such support list" in result.err
 
 
+@pytest.mark.parametrize(
+    ("file", "options", "preset"),
+    [
+        ("[model]\neta = 0.1\n", (), "fast"),
+        ('preset = "paper"\n', (), "paper"),
+        ("", ("--set", "preset = paper"), "paper"),
+        ('preset = "paper"\n', ("--preset", "recap"), "recap"),
+        ("", (), "fast"),
+    ],
+)
+def test_a_study_is_of_the_published_model_unless_a_preset_is_named(
+    bench, tmp_path, monkeypatch, file, options, preset
+):
+    planned = []
+
+    def plan(name, settings, *_, **__):
+        planned.append(settings)
+        raise InputError("That will do.")
+
+    monkeypatch.setattr(studies, "plan_study", plan)
+    config = tmp_path / "own.toml"
+    config.write_text(file)
+    named = ("--config", config) if file else ()
+    for study in (("ablate", "components"), ("sweep", "topk")):
+        result = bench(*study, *named, *options)
+        assert "That will do." in result.err
+    assert [settings.preset for settings in planned] == [preset] * 2
+    assert [settings.model.eta for settings in planned] == [0.1 if "eta" in file else 0.05] * 2
+
+
 def test_wrong_options_are_told(bench):
     assert "--encoders goes with backbones" in bench("ablate", "components", "--encoders", "a").err
     assert bench("ablate", "everything").code == 2
+    for study in (("ablate", "recipe"), ("sweep", "eta")):
+        assert "--set seed=3 would do nothing" in bench(*study, "--set", "seed=3").err
     assert "no data set 'Brian'" in bench("ablate", "components", datasets="Brian").err
     assert bench("sweep", "topk", "--values", "0.5").code == 0
     other = bench("sweep", "topk", "--values", "0.5", "--set", "model.eta=0.1")
@@ -72,7 +107,6 @@ def test_wrong_options_are_told(bench):
 
 def test_failures_are_named_and_the_rest_is_shown(bench, monkeypatch):
     from recap.benchmark import run_cell
-    from recap.errors import InputError
 
     fit = run_cell._fit
 

@@ -108,6 +108,19 @@ def test_a_pool_without_abnormal_images_is_enough_for_some_methods(tmp_path: Pat
         draw_support(domain, 4, normal_only=True)
 
 
+def test_too_few_abnormal_images_do_not_matter_to_methods_without_them(tmp_path: Path) -> None:
+    for folder, count in (("good", 3), ("Ungood", 1)):
+        images = tmp_path / "Knee_AD/valid" / folder / "img"
+        images.mkdir(parents=True)
+        for i in range(count):
+            (images / f"{folder}{i}.png").touch()
+    domain = read_domain(tmp_path / "Knee_AD")
+    support = draw_support(domain, 2, normal_only=True)
+    assert (len(support.normal), len(support.abnormal)) == (2, 1)
+    with pytest.raises(InputError, match="1 abnormal image, fewer than the 2"):
+        draw_support(domain, 2)
+
+
 def test_where_there_are_abnormal_images_all_methods_have_the_same_draw(domain: Domain) -> None:
     assert draw_support(domain, 3, normal_only=True) == draw_support(domain, 3)
     with pytest.raises(InputError, match="fewer than the 13"):

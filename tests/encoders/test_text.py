@@ -9,7 +9,7 @@ import transformers
 
 from recap.config import EncoderSettings
 from recap.encoders.registry import ENCODERS
-from recap.encoders.text import TextTower, load_text_tower
+from recap.encoders.text import TextTower, has_text_tower, load_text_tower
 from recap.encoders.text_tokens import hashing_tokeniser, padded
 from recap.errors import WeightsError
 
@@ -172,6 +172,20 @@ def test_a_vision_tower_alone_says_so(folder, tmp_path):
         shutil.copy(folder / file, alone / file)
     with pytest.raises(WeightsError, match="this checkpoint has a vision tower only"):
         tower_of(alone)
+
+
+def test_whether_there_is_text_is_known_without_loading_it(folder, tmp_path, write_folder):
+    vision = tmp_path / "vision"
+    transformers.CLIPVisionModel.from_pretrained(folder).save_pretrained(vision)
+    other = write_folder(tmp_path / "dino")
+    names = {str(folder): True, str(vision): False, str(other): False}
+    names |= {"clip-vit-b16": True, "dinov2-small": False, "openai/clip-vit-base-patch16": True}
+    for name, expected in names.items():
+        for random_weights in (True, False):
+            settings = EncoderSettings(name=name, random_weights=random_weights)
+            assert has_text_tower(settings) == expected, name
+    # Nobody can tell, and loading it will say that it is not here.
+    assert has_text_tower(EncoderSettings(name="someone/clip"))
 
 
 def test_a_missing_tokeniser_says_what_to_put_where(folder):

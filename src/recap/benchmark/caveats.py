@@ -138,8 +138,12 @@ def about_datasets(caveat: Caveat, datasets: Collection[str] | None = None) -> s
 
 
 def extension_note(method: str, shots: Collection[int]) -> tuple[Note, ...]:
-    """A footnote where a method is fitted otherwise than it was published."""
-    peer = next((peer for peer in PEERS.values() if method in (peer.name, peer.title)), None)
+    """A footnote where a method is fitted otherwise than it was published.
+
+    `shots` are those that our numbers under this name are of; a column may name its preset.
+    """
+    name = method.partition(" (")[0]
+    peer = next((peer for peer in PEERS.values() if name in (peer.name, peer.title)), None)
     if peer is None:
         return ()
     used = {"zero-shot": 0 in shots, "few-shot": any(shots)}

@@ -3,24 +3,38 @@
 from pathlib import Path
 from typing import Any
 
-from recap.benchmark.experiments import GRID, POOL, read_experiment, with_presets
+from recap.benchmark.cells import MeasuredOn
+from recap.benchmark.experiments import GRID, POOL, measured_on, read_experiment, with_presets
 from recap.benchmark.table_cells import ResultCell
 from recap.benchmark.tables import Results
+from recap.errors import InputError
 
 
 def collect(out: Path) -> Results:
-    """All finished cells of a folder by the experiment that they belong to."""
+    """The finished cells on the test splits of a folder, by the experiment that they belong to."""
     return Results(
-        runs=experiment_cells(out, GRID),
-        components=experiment_cells(out, "components"),
-        conditioning=experiment_cells(out, "conditioning"),
-        backbones=experiment_cells(out, "backbones"),
+        runs=_on_test(experiment_cells(out, GRID)),
+        components=_on_test(experiment_cells(out, "components")),
+        conditioning=_on_test(experiment_cells(out, "conditioning")),
+        backbones=_on_test(experiment_cells(out, "backbones")),
     )
 
 
-def collect_pool(out: Path) -> tuple[ResultCell, ...]:
-    """The finished cells that were measured on the pools."""
-    return experiment_cells(out, POOL)
+def _on_test(cells: tuple[ResultCell, ...]) -> tuple[ResultCell, ...]:
+    """A study may be of the pools, and nothing of them stands beside published numbers."""
+    return tuple(cell for cell in cells if measured_on(cell.cell) == "test")
+
+
+def grid_cells(out: Path, on: MeasuredOn) -> tuple[ResultCell, ...]:
+    """The finished cells of `recap bench run` on the test splits, or on the pools; never none."""
+    found = experiment_cells(out, POOL) if on == "pool" else collect(out).runs
+    if not found:
+        where, option = ("on the pools", " --on pool") if on == "pool" else ("of a grid", "")
+        raise InputError(
+            f"{out}: no finished results {where}. Make some with `recap bench run{option} --out "
+            f"{out}`."
+        )
+    return tuple(found)
 
 
 def experiment_cells(out: Path, name: str) -> tuple[ResultCell, ...]:

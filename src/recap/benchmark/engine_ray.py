@@ -20,19 +20,20 @@ _ANSWER_S = 10
 
 
 def run_on_ray(
-    todo: Sequence[Job], workers: int, start: Start, end: End, address: str | None = None
+    todo: Sequence[Job], workers: int | None, start: Start, end: End, address: str | None = None
 ) -> None:
     """Run `workers` cells at once on a cluster; those whose worker died, again alone.
 
     Results are written by the workers, so data and results must lie in folders that all machines
     share, under the same path. Without an address, a cluster of this machine lives for this run.
+    Without a number of workers, that one has a single worker, and another fills its machines.
     """
     if not todo:
         return
     todo[0].out.mkdir(parents=True, exist_ok=True)
-    ray = connect(address, workers * todo[0].threads)
+    ray = connect(address, (workers or 1) * todo[0].threads)
     try:
-        share = share_of_cluster(ray, workers)
+        share = share_of_cluster(ray, workers or (machine_count(ray) if address else 1))
         for job in _run_all(ray, todo, share, start, end):
             if _run_all(ray, [job], replace(share, slots=1), start, end):
                 end(job, DIED)
@@ -86,9 +87,15 @@ class Share:
     slots: int
 
 
+def machine_count(ray: Any) -> int:
+    """How many workers fill a cluster: one per GPU or, without GPUs, one per machine."""
+    machines = _machines(ray)
+    return int(sum(machine.get("GPU", 0) for machine in machines)) or len(machines)
+
+
 def share_of_cluster(ray: Any, workers: int) -> Share:
     """The most threads with which that many cells find room; a cell stays on one machine."""
-    machines = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    machines = _machines(ray)
     processors = [int(machine.get("CPU", 0)) for machine in machines]
 
     def room(threads: int) -> int:
@@ -100,6 +107,10 @@ def share_of_cluster(ray: Any, workers: int) -> Share:
     # Ray hides the GPUs from tasks that ask for none.
     part = 1 / ceil(workers / gpus) if gpus else 0
     return Share(threads, part, max(1, min(workers, room(threads))))
+
+
+def _machines(ray: Any) -> list[dict[str, float]]:
+    return [node["Resources"] for node in ray.nodes() if node["Alive"]]
 
 
 def _run_all(ray: Any, todo: Sequence[Job], share: Share, start: Start, end: End) -> list[Job]:

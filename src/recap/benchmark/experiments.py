@@ -89,6 +89,11 @@ def with_presets(cells: Sequence[tuple[str, Mapping[str, Any]]]) -> list[str]:
     ]
 
 
+def measured_on(cell: Mapping[str, Any]) -> str:
+    """test or pool, of a cell as it is kept; those on the test split do not say it."""
+    return str(cell.get("on", "test"))
+
+
 def flat_settings(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Every setting under the name that users write."""
     for key, value in tree.items():

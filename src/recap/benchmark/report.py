@@ -11,7 +11,7 @@ from recap.atomic import write_atomic
 from recap.benchmark.caveats import CAVEATS, about_datasets
 from recap.benchmark.cells import refusing_damage
 from recap.benchmark.collect import collect
-from recap.benchmark.experiments import FOLDER, GRID
+from recap.benchmark.experiments import FOLDER, GRID, POOL
 from recap.benchmark.figures import Figure, make_figures, render
 from recap.benchmark.figures.runs import read_runs, read_variants
 from recap.benchmark.figures.sensitivity import SUFFIX
@@ -49,7 +49,7 @@ def render_report(out: Path, progress: Progress = silent) -> str:
     """The page as text."""
     runs = read_runs(out)
     names = [f.stem for f in sorted((out / FOLDER).glob("*.json")) if not f.name.endswith(SUFFIX)]
-    studies = {name: read_variants(out, name) for name in names if name != GRID}
+    studies = {name: read_variants(out, name) for name in names if name not in (GRID, POOL)}
     ours, published = _split(paper_tables(collect(out)))
     summary = summary_table(runs)
     sections = [

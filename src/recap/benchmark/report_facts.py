@@ -4,11 +4,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from statistics import fmean, stdev
 
-from recap.benchmark.experiments import flat_settings
+from recap.benchmark.experiments import flat_settings, measured_on
 from recap.benchmark.figures.notes import shown_run
 from recap.benchmark.figures.runs import Run
 from recap.benchmark.figures.style import dataset_name, method_name, setting_name
-from recap.benchmark.run_notes import own_notes
+from recap.benchmark.run_notes import encoder_name, own_notes
 from recap.benchmark.table_model import Cell, Column, Label, Number, Row, Table, rank_down
 from recap.report.document import definitions
 
@@ -68,7 +68,7 @@ def _facts(
         "Shots": ", ".join(setting_name(k) for k in sorted({run.shots for run in runs})),
         "Seeds": ", ".join(map(str, sorted({run.seed for run in everything}))),
         "Studies": ", ".join(f"{n} ({len(v)} variants)" for n, v in studies.items()),
-        "Encoders": ", ".join(sorted({r.cell["settings"]["encoder"]["name"] for r in everything})),
+        "Encoders": ", ".join(sorted({encoder_name(r.cell["settings"]) for r in everything})),
         "Versions": ", ".join(
             sorted({f"{k} {v}" for r in everything for k, v in r.versions.items()})
         ),
@@ -77,7 +77,9 @@ def _facts(
     return definitions("facts", ((k, value) for k, value in facts.items() if value)) + "\n"
 
 
-def _splits(runs: Sequence[Run]) -> Iterator[list[str]]:
+def _splits(everything: Sequence[Run]) -> Iterator[list[str]]:
+    """Studies may be of the pools, which are no test images."""
+    runs = [run for run in everything if measured_on(run.cell) == "test"]
     for dataset in _datasets(runs):
         own = [run for run in runs if run.dataset == dataset]
         abnormal = sorted({int(run.abnormal.sum()) for run in own})

@@ -7,8 +7,11 @@ from typing import Any, NamedTuple
 from recap.benchmark.agreement import draws_by_seed
 from recap.benchmark.caveats import Note, caveats_by_dataset
 from recap.benchmark.changed_settings import changed_settings
+from recap.benchmark.experiments import measured_on
 from recap.benchmark.side_by_side import differing
 from recap.data.benchmark import PAPER_NAMES
+from recap.encoders.registry import find
+from recap.peers.registry import PEERS
 
 
 class Shown(NamedTuple):
@@ -33,7 +36,7 @@ def own_notes(results: Iterable[Shown], variants: bool = False) -> tuple[Note, .
     A list of excluded images may have left out what supports and test share, or something else.
     """
     shown = [result for result in results if result.cell]
-    leaky = [r for r in shown if r.cell["shots"] and r.cell.get("on", "test") == "test"]
+    leaky = [r for r in shown if r.cell["shots"] and measured_on(r.cell) == "test"]
     return run_notes(shown, variants=variants) + caveats_by_dataset(
         {_paper_name(r.dataset) for r in leaky}
     )
@@ -51,8 +54,14 @@ def run_notes(
     few_shot = [result for result in shown if result.cell["shots"]]
     listed = [result for result in few_shot if result.cell.get("supports")]
     drawn = [result for result in few_shot if not result.cell.get("supports")]
+    on_pool = [result for result in shown if measured_on(result.cell) == "pool"]
     notes = [
         _about("own-settings", "Ours: {}.", _settings(shown, variants)),
+        _about(
+            "on-pool",
+            "{}: measured on what the supports leave of valid/, not on test/ (--on pool).",
+            _named(on_pool),
+        ),
         _about(
             "draws-by-seed",
             "{}: every seed has a support set of its own, so the deviation is one over seeds and "
@@ -92,14 +101,20 @@ def run_notes(
         ),
         _about(
             "without-mask",
-            "{}: pixel metrics leave out abnormal test images without a mask; others have one.",
+            "{}: pixel metrics leave out abnormal images without a mask; others have one.",
             _counted({(r.dataset, r.without_mask): None for r in shown}),
         ),
         _about(
             "fitted-on-test",
             "{}: test images that our detectors were fitted on, byte for byte. Leave them out with "
             "--exclude.",
-            _counted({(r.dataset, r.fitted_on): None for r in shown}),
+            _counted({(r.dataset, r.fitted_on): None for r in shown if r not in on_pool}),
+        ),
+        _about(
+            "fitted-on-pool",
+            "{}: images that were measured are copies, byte for byte, of those that our detectors "
+            "were fitted on.",
+            _counted({(r.dataset, r.fitted_on): None for r in on_pool}),
         ),
     ]
     return tuple(note for note in notes if note)
@@ -139,12 +154,23 @@ def _settings(shown: Sequence[Shown], variants: bool) -> str:
     return "; ".join(f"{_named(own)}: {kind}" for kind, own in kinds.items())
 
 
+def encoder_name(settings: Mapping[str, Any]) -> str:
+    """What a method looked with, by its settings: their encoder, or a backbone of its own."""
+    encoder = settings["encoder"]
+    name = str(encoder["name"])
+    peer = PEERS.get(settings.get("method", ""))
+    # It takes the place of our transformers; a network of its own kind can be named in settings.
+    if peer and peer.backbone and (find(name) or encoder.get("random_weights")):
+        return peer.backbone
+    # The folder of an encoder on this machine says nothing to a reader elsewhere.
+    return Path(name).name if Path(name).is_absolute() else name
+
+
 def _kind(settings: Mapping[str, Any]) -> str:
     encoder = settings["encoder"]
-    # The folder of an encoder on this machine says nothing to a reader elsewhere.
-    name = Path(encoder["name"]).name if Path(encoder["name"]).is_absolute() else encoder["name"]
     random = " with random weights" if encoder.get("random_weights") else ""
-    return f"encoder {name}{random} at {encoder['input_px']} px, preset {settings['preset']}"
+    name = f"{encoder_name(settings)}{random}"
+    return f"encoder {name} at {encoder['input_px']} px, preset {settings['preset']}"
 
 
 def _methods_with_own_draws(shown: Sequence[Shown]) -> str:
@@ -160,7 +186,7 @@ def _methods_with_own_draws(shown: Sequence[Shown]) -> str:
 def _test_images(shown: Iterable[Shown]) -> Iterator[tuple[str, str, str]]:
     """Where, by what and on how many images was measured; every draw leaves others of a pool."""
     for result in shown:
-        if result.counts and result.cell.get("on", "test") == "test":
+        if result.counts and measured_on(result.cell) == "test":
             shots = result.cell["shots"]
             place = f"{_paper_name(result.dataset)} {f'K = {shots}' if shots else 'zero-shot'}"
             yield place, result.method, "{} abnormal and {} normal".format(*result.counts)

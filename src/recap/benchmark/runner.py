@@ -24,7 +24,7 @@ def run_cells(
     domains: Sequence[Domain],
     out: Path,
     *,
-    jobs: int = 1,
+    jobs: int | None = None,
     exclude: Exclusions | None = None,
     share_heads: bool = False,
     watch: Watcher = silent,
@@ -33,7 +33,8 @@ def run_cells(
 ) -> dict[str, str]:
     """Run what is missing, `jobs` cells at once; returns the cells that failed and why.
 
-    With `share_heads`, cells that differ in how they score alone share one fit.
+    Without `jobs` one at once; on a cluster with an address, one on every GPU or machine. With
+    `share_heads`, cells that differ in how they score alone share one fit.
     """
     run = _engine(engine, jobs, ray_address)
     cells = with_sources(cells, domains)
@@ -43,7 +44,7 @@ def run_cells(
     present = [_outcome(out, cell) for cell in done]
     there = {outcome.cell.name for outcome in present}
     missing = [cell for cell in cells if cell.name not in there]
-    todo = _jobs(missing, domains, out, exclude, share_heads, jobs)
+    todo = _jobs(missing, domains, out, exclude, share_heads, jobs or 1)
     desk = _Desk(out, watch)
     watch.planned(cells, present)
     first, rest = _first_fits(todo) if share_heads else (todo, [])
@@ -52,7 +53,9 @@ def run_cells(
     return desk.failed
 
 
-def _engine(name: str, jobs: int, address: str | None) -> Callable[[list[Job], "_Desk"], None]:
+def _engine(
+    name: str, jobs: int | None, address: str | None
+) -> Callable[[list[Job], "_Desk"], None]:
     if name not in ENGINES:
         raise SettingsError(f"--engine {name}: use one of {', '.join(ENGINES)}.")
     if address is not None and name != "ray":
@@ -63,7 +66,7 @@ def _engine(name: str, jobs: int, address: str | None) -> Callable[[list[Job], "
             from recap.benchmark.engine_ray import run_on_ray
 
             run_on_ray(todo, jobs, desk.start, desk.end, address)
-        elif jobs <= 1:
+        elif jobs is None or jobs <= 1:
             run_here(todo, desk.start, desk.end)
         else:
             run_in_processes(todo, jobs, desk.start, desk.end)

@@ -46,8 +46,12 @@ class Study:
 
     @property
     def cells(self) -> list[Cell]:
-        """All cells; one seed of every variant before the next, the long zero-shot fits last."""
-        cells = [cell for variant in self.variants.values() for cell in variant]
+        """All cells; one seed of every variant before the next, the long zero-shot fits last.
+
+        Variants may come to the same settings; a cell that several of them have is one.
+        """
+        named = {cell.name: cell for variant in self.variants.values() for cell in variant}
+        cells = list(named.values())
         return sorted(cells, key=lambda cell: (cell.shots or 10**6, cell.settings.seed))
 
 

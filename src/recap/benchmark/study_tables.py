@@ -25,14 +25,14 @@ METRIC_NAMES = {
 }
 OVER_IMAGES = Note(
     "over-images",
-    "Paired bootstrap over the test images, or over patients where they are known: the difference "
-    "of AUROC averaged over the seeds, on each of 1000 resamples. The interval says what other "
-    "test images would change, not what other seeds or supports would.",
+    "Paired bootstrap over the images, or over patients where they are known: the difference of "
+    "AUROC averaged over the seeds, on each of 1000 resamples. The interval says what other images "
+    "would change, not what other seeds or supports would.",
 )
 OVER_SEEDS = Note(
     "over-seeds",
     "Mean ± standard deviation of the differences seed by seed. Maps are not kept, so there is "
-    "no interval over the test images.",
+    "no interval over the images.",
 )
 
 

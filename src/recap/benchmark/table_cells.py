@@ -122,6 +122,10 @@ class CellSource:
         """All numbers of shots, rising."""
         return sorted({key.shots for key in (*self.published, *self.ours)})
 
+    def own_shots(self, method: str) -> frozenset[int]:
+        """The numbers of shots that we have a number of this method for."""
+        return frozenset(key.shots for key in self.ours if key.method == method)
+
     def split_notes(self, dataset: str) -> tuple[Note, ...]:
         """A footnote where our test split is another one than the paper's."""
         return split_note(dataset, self.counts.get(dataset, ()), load_splits().get(dataset))

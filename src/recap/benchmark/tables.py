@@ -123,7 +123,9 @@ def conditioning_table(results: Iterable[ResultCell] = ()) -> Table:
 def backbones_table(results: Iterable[ResultCell] = ()) -> Table:
     """ReCAP's AUROC on other frozen encoders, a block per number of shots."""
     source = cell_source("backbones", results)
-    columns, keys = _task_columns(source, source.shots()[:1])
+    # All rows share the heads of the columns: caveats of few-shot rows must not give way to zero.
+    few_shot_first = sorted(source.shots(), key=lambda shots: shots == 0)
+    columns, keys = _task_columns(source, few_shot_first[:1])
     rows: list[Row] = []
     for k in source.shots():
         block = [
@@ -141,7 +143,10 @@ def backbones_table(results: Iterable[ResultCell] = ()) -> Table:
 
 def _accuracy_table(source: CellSource, shots: int, key: str, title: str) -> Table:
     methods = source.methods()
-    columns = [Column(Label(method, extension_note(method, [shots]))) for method in methods]
+    columns = [
+        Column(Label(method, extension_note(method, source.own_shots(method))))
+        for method in methods
+    ]
     rows = []
     for level, metrics in METRICS.items():
         for dataset in source.datasets():
@@ -195,7 +200,11 @@ def _appears(source: CellSource, dataset: str, level: Level, shots: int | None) 
 def _row(source: CellSource, labels: Sequence[str], keys: Sequence[Key]) -> Row:
     shots = {key.shots for key in keys}
     heads = tuple(
-        Label(text, caveats_for(source.table, "row", text) + extension_note(text, shots))
+        Label(
+            text,
+            caveats_for(source.table, "row", text)
+            + extension_note(text, shots & source.own_shots(text)),
+        )
         for text in labels
     )
     return Row(heads, tuple(source.cell(key) for key in keys))

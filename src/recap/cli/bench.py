@@ -11,7 +11,6 @@ from recap.cli.bench_options import (
     DrawBySeed,
     EncoderName,
     Exclude,
-    Jobs,
     On,
     Out,
     Seeds,
@@ -49,7 +48,13 @@ def run(
     supports: Supports = None,
     exclude: Exclude = None,
     on: On = "test",
-    jobs: Jobs = 1,
+    jobs: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Cells at once, each in a process (1; with --ray-address one per GPU or machine).",
+        ),
+    ] = None,
     engine: Annotated[
         str, typer.Option(help="local: processes. ray: a cluster whose machines share the folders.")
     ] = "local",
@@ -149,18 +154,18 @@ def table(
 
     Below them stands what must be said about the comparison.
     """
-    from recap.benchmark.collect import collect, collect_pool
+    from recap.benchmark.collect import collect, grid_cells
     from recap.benchmark.own_table import own_table
     from recap.benchmark.table_render import Format, render
     from recap.benchmark.tables import paper_tables
 
     if form not in get_args(Format):
         raise SettingsError(f"--format {form}: use one of {', '.join(get_args(Format))}.")
-    if measured_on(on, None) == "pool":
-        tables = [own_table(collect_pool(out))]
+    where = measured_on(on, None)
+    if ours or where == "pool":
+        tables = [own_table(grid_cells(out, where))]
     else:
-        results = collect(out)
-        tables = [own_table(results.runs)] if ours else paper_tables(results)
+        tables = paper_tables(collect(out))
     typer.echo(render(tables, form))  # type: ignore[arg-type]
 
 

@@ -177,6 +177,7 @@ def grid_settings(
     names = list(METHODS) if methods == "all" else methods.split(",")
     for name in names:
         check_method(name)
+    refuse_seed(config, overrides)
     given = overrides or []
     shared = [text for text in given if text.startswith(("encoder.", "reading."))]
     theirs = [*shared, *(text for text in given if text.startswith("options."))]
@@ -188,12 +189,53 @@ def grid_settings(
         only = {"--peer-preset official": "official" if peer_preset == "official" else None}
         _refuse_unused(only, [text for text in theirs if text not in shared], "the other methods")
     chosen = {"name": encoder}
-    return {
+    found = {
         name: method_settings(name, preset, config, own, encoder=chosen)
         if name in OURS
         else method_settings(name, peer_preset, None, theirs, encoder=chosen)
         for name in names
     }
+    return _with_text_towers(found, left_out=methods == "all")
+
+
+def _with_text_towers(
+    settings: "dict[str, AnySettings]", left_out: bool
+) -> "dict[str, AnySettings]":
+    """Without the methods whose encoder has no text tower, though they need one.
+
+    All their cells would fail. They are left out, and that is said; or else refused.
+    """
+    from recap.peers.registry import PEERS
+
+    texts = [name for name in settings if name in PEERS and PEERS[name].uses_text]
+    if not texts:
+        return settings
+    from recap.encoders.text import has_text_tower
+
+    lacking = [name for name in texts if not has_text_tower(settings[name].encoder)]
+    if not lacking:
+        return settings
+    encoder = settings[lacking[0]].encoder.name
+    why = f"text is a part of them, and {encoder} has no text tower. Give an --encoder with one, "
+    why += "such as clip-vit-b16"
+    if not left_out:
+        raise SettingsError(f"--methods {','.join(lacking)}: {why}, or leave them out.")
+    typer.echo(f"Left out: {', '.join(lacking)}. {why[0].upper()}{why[1:]}.", err=True)
+    return {name: own for name, own in settings.items() if name not in lacking}
+
+
+def refuse_seed(config: Path | None, overrides: Sequence[str] | None) -> None:
+    """A seed among the settings would be replaced by those of the grid, unseen."""
+    from recap.config import parse_override, read_toml
+
+    # A file may spell out all settings; the default does no harm.
+    file = (read_toml(config) if config else {}).get("seed", 0)
+    wrong = [f"--config {config}: seed = {file!r}"] if file != 0 else []
+    wrong += [f"--set {text}" for text in overrides or () if "seed" in parse_override(text)]
+    if wrong:
+        raise SettingsError(
+            f"{wrong[0]} would do nothing. Seeds of a grid come from --seeds; leave it out."
+        )
 
 
 def _refuse_unused(options: Mapping[str, object], overrides: Sequence[str], whose: str) -> None:

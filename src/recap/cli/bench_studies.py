@@ -19,6 +19,7 @@ from recap.cli.bench_options import (
     Shots,
     Supports,
     read_grid,
+    refuse_seed,
     tell_failures,
 )
 from recap.cli.options import Config, Overrides, StudyPreset, settings_from
@@ -60,6 +61,7 @@ def ablate(
     Cells that another run in the same folder has finished are not run again. The numbers are also
     kept in OUT/experiments/NAME-summary.json. Exit code 1: cells failed.
     """
+    refuse_seed(config, overrides)
     if study != "recipe":
         preset = _published(preset, config, overrides)
     settings = settings_from(preset, config, overrides, encoder={"name": encoder})
@@ -100,6 +102,7 @@ def sweep(
     separation loss. Of the published model (preset fast) unless another is named. Otherwise as
     `recap bench ablate`.
     """
+    refuse_seed(config, overrides)
     preset = _published(preset, config, overrides)
     settings = settings_from(preset, config, overrides, encoder={"name": encoder})
     given = values.split(",") if values else None
@@ -108,8 +111,11 @@ def sweep(
 
 
 def _published(preset: str | None, config: Path | None, overrides: list[str] | None) -> str | None:
-    """The paper's studies are of the published model, unless other settings are asked for."""
-    asked = preset or config or any(text.startswith("preset=") for text in overrides or ())
+    """The paper's studies are of the published model, unless another preset is asked for."""
+    from recap.config import parse_override, read_toml
+
+    layers = [read_toml(config) if config else {}, *map(parse_override, overrides or ())]
+    asked = preset or any("preset" in layer for layer in layers)
     return preset if asked else "fast"
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from recap.benchmark.engine_ray import connect, share_of_cluster
+from recap.benchmark.engine_ray import connect, machine_count, share_of_cluster
 from recap.cli.score_run import Order, Scoring
 from recap.data.cases import Found
 from recap.errors import RecapError
@@ -39,7 +39,7 @@ def score_on_ray(
         out.mkdir(parents=True, exist_ok=True)
     ray = connect(address, max(jobs or 1, os.cpu_count() or 1))
     try:
-        share = share_of_cluster(ray, jobs or _machines(ray))
+        share = share_of_cluster(ray, jobs or machine_count(ray))
         worker = ray.remote(num_cpus=share.threads, num_gpus=share.gpus)(Worker)
         # A page and a typed table are made of the whole.
         wanted = replace(order.wanted, report=False, parquet=False)
@@ -52,11 +52,6 @@ def score_on_ray(
         _score_all(ray, workers, shards, cases, progress)
     finally:
         ray.shutdown()
-
-
-def _machines(ray: Any) -> int:
-    alive = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-    return int(sum(node.get("GPU", 0) for node in alive)) or len(alive)
 
 
 def _score_all(

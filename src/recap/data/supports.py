@@ -74,7 +74,7 @@ def draw_support(
     The order is that of the SHA-256 of "<draw>:<file name>", so it depends on no random
     generator, seed or file system. With `by_patient` no patient gives a class a second image
     before every patient of the class has given one. With `normal_only`, for methods that look at
-    nothing else, the pool need not have abnormal images.
+    nothing else, the pool may have fewer abnormal images, or none.
     """
     if shots < 1:
         raise SettingsError(f"shots must be at least 1, not {shots}.")
@@ -82,7 +82,7 @@ def draw_support(
     drawn = {}
     for abnormal, label in enumerate(CLASSES):
         samples = [sample for sample in pool if sample.abnormal == bool(abnormal)]
-        needed = 0 if normal_only and abnormal and not samples else shots
+        needed = min(shots, len(samples)) if normal_only and abnormal else shots
         if len(samples) < needed:
             fewer = "Use fewer shots." if samples or not abnormal else NEEDS_NONE
             raise InputError(

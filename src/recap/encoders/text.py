@@ -15,7 +15,7 @@ from recap.encoders.hub import CONFIG_FILE
 from recap.encoders.load import quiet_transformers
 from recap.encoders.registry import ENCODERS, find
 from recap.encoders.text_tokens import Tokenise, hashing_tokeniser, load_tokeniser, padded
-from recap.encoders.weights import EncoderFiles, locate
+from recap.encoders.weights import EncoderFiles, locate, status
 from recap.errors import WeightsError
 
 ENCODE_AT_ONCE = 64
@@ -88,6 +88,16 @@ class TextTower(nn.Module):
 def load_text_tower(settings: EncoderSettings, seed: int = 0) -> TextTower:
     """The text tower of a CLIP encoder, from the encoder's own folder; never downloads."""
     return _random_tower(settings.name, seed) if settings.random_weights else _saved(settings.name)
+
+
+def has_text_tower(settings: EncoderSettings) -> bool:
+    """Whether an encoder has one by its configuration; what is not here is told when it loads."""
+    entry = find(settings.name)
+    if entry is not None:
+        return entry.text_config is not None
+    given = Path(settings.name)
+    folder = given if settings.random_weights else status(settings.name).folder
+    return folder is None or bool(_read(folder).get("text_config"))
 
 
 def _saved(name: str) -> TextTower:

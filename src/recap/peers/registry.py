@@ -26,6 +26,8 @@ class Peer:
     """Whether abnormal images are of no use to it."""
     uses_text: bool = False
     """Whether fitting needs an encoder with a text tower."""
+    backbone: str = ""
+    """What it trains or looks with instead of a transformer, where it brings its own."""
 
     def extends(self, zero_shot: bool) -> bool:
         """Whether it is fitted otherwise than it was published."""
@@ -46,7 +48,13 @@ _ALL = (
     Peer("mediclip", "MediCLIP", zero_shot="extension", normal_only=True, uses_text=True),
     Peer("mvfa", "MVFA", zero_shot="yes", needs_abnormal=True, uses_text=True),
     Peer("madclip", "MadCLIP", zero_shot="extension", needs_abnormal=True, uses_text=True),
-    Peer("dra", "DRA", zero_shot="extension", needs_abnormal=True),
+    Peer(
+        "dra",
+        "DRA",
+        zero_shot="extension",
+        needs_abnormal=True,
+        backbone="microsoft/resnet-18",
+    ),
 )
 PEERS: dict[str, Peer] = {peer.name: peer for peer in _ALL}
 

@@ -28,7 +28,7 @@ from recap.types import CLASSES
 CAPTION = (
     "How far the prototypes move under each kind of conditioning, all seeds together. Boxes from "
     "the first to the third quartile with the median, whiskers from the 5th to the 95th "
-    "percentile, of each test image's mean over layers; below them, how much further the median "
+    "percentile, of each image's mean over layers; below them, how much further the median "
     "abnormal image moves the prototype than the median normal one. The bound is the largest drift "
     "that any image can cause; without one it is 2, the sphere's diameter. Static prototypes do "
     "not move and are not shown."

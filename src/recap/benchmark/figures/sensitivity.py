@@ -47,8 +47,8 @@ CURVE_CAPTION = (
 )
 DOTS_CAPTION = (
     "What each variant gains or loses in AUROC beside the reference (black), in percentage points. "
-    "Image level: the bar is the 95 % interval of a paired bootstrap over the test images, and the "
-    "dot is filled where it leaves out 0. Pixel level: ± the standard deviation over seeds (grey "
+    "Image level: the bar is the 95 % interval of a paired bootstrap over the images, and the dot "
+    "is filled where it leaves out 0. Pixel level: ± the standard deviation over seeds (grey "
     "square), as maps are not kept. On the right each variant's own AUROC, mean ± standard "
     "deviation over seeds, in percent."
 )
