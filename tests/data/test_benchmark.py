@@ -121,6 +121,21 @@ def test_plain_folders_are_all_pool(tmp_path: Path) -> None:
         domain.test()
 
 
+@pytest.mark.parametrize("kind", ["normal", "abnormal"])
+def test_masks_beside_the_images_of_plain_folders(tmp_path: Path, kind: str) -> None:
+    touch(tmp_path / "Knee", "normal/1.png", "abnormal/1.png", f"{kind}/1_mask.png")
+    where = rf"{kind}/1_mask\.png: looks like the mask of 1\.png\. Move masks to .*Knee/masks\."
+    with pytest.raises(InputError, match=where):
+        read_domain(tmp_path / "Knee").pool()
+
+
+def test_masks_beside_the_images_of_a_benchmark(tmp_path: Path) -> None:
+    domain = read_domain(write_domain(tmp_path / "Knee_AD", masks=None))
+    touch(tmp_path, "Knee_AD/test/Ungood/img/a_mask.png")
+    with pytest.raises(InputError, match=r"mask of a\.png\. .*Knee_AD/test/Ungood/anomaly_mask\."):
+        domain.test()
+
+
 def test_empty_plain_folders(tmp_path: Path) -> None:
     (tmp_path / "Knee/normal").mkdir(parents=True)
     with pytest.raises(InputError, match="no images of the pool split of Knee"):

@@ -6,6 +6,7 @@ from typing import Literal
 
 from recap.data.folder import is_image, match_masks, name_some, natural_key, walk
 from recap.data.manifest import Split, manifest_samples
+from recap.data.other_kinds import refuse_masks_among
 from recap.errors import InputError
 from recap.io.reasons import not_there
 from recap.types import Sample
@@ -63,6 +64,9 @@ class Domain:
         files = list_split(self.root, self.layout, split)
         if not files.normal and not files.abnormal and split != "train":
             raise InputError(no_images(self, split))
+        place = mask_place(self.root, self.layout, split)
+        for images in (files.normal, files.abnormal):
+            refuse_masks_among(images, f"Move masks to {place}.")
         masks = _match(files) if files.abnormal else {}
         return [Sample(path, abnormal=False, domain=self.name) for path in files.normal] + [
             Sample(path, abnormal=True, mask=masks.get(path), domain=self.name)
@@ -141,12 +145,19 @@ def list_split(root: Path, layout: Layout, split: Split) -> Listing:
     )
 
 
+def mask_place(root: Path, layout: Layout, split: Split) -> Path:
+    """Where the masks of a split belong."""
+    if layout == "folders":
+        return root / "masks"
+    return root / SPLIT_FOLDERS[split] / "Ungood" / MASK_FOLDERS[0]
+
+
 def _list_folders(root: Path) -> Listing:
     normal, abnormal = (
         sorted(filter(is_image, walk(root / name)), key=natural_key)
         for name in ("normal", "abnormal")
     )
-    masks = root / "masks"
+    masks = mask_place(root, "folders", "pool")
     return Listing(normal, abnormal, [masks] if masks.is_dir() else [])
 
 

@@ -23,6 +23,7 @@ from recap.data.benchmark import (
 )
 from recap.data.folder import is_image, list_masks, pair_masks, walk
 from recap.data.manifest import Split, read_manifest
+from recap.data.other_kinds import masks_among
 from recap.data.supports import known_patient
 from recap.errors import InputError, RecapError
 from recap.fetch import sha256_of
@@ -37,6 +38,7 @@ ProblemKind = Literal[
     "image without mask",
     "ambiguous mask",
     "orphan mask",
+    "mask among images",
     "unreadable image",
     "unreadable mask",
     "mask of other size",
@@ -190,6 +192,11 @@ def _survey_split(report: DataReport, files: Listing, masks: list[Path]) -> list
     report.problems += [
         Problem("ambiguous mask", str(image), f"which of {', '.join(m.name for m in several)}?")
         for image, several in pairs.ambiguous.items()
+    ]
+    report.problems += [
+        Problem("mask among images", str(mask), f"looks like the mask of {image.name}")
+        for images in (files.normal, files.abnormal)
+        for mask, image in masks_among(images).items()
     ]
     return [Sample(p, False, domain=report.name) for p in files.normal] + [
         Sample(p, True, pairs.matched.get(p), report.name) for p in files.abnormal
