@@ -129,6 +129,23 @@ def test_masks_beside_the_images_of_plain_folders(tmp_path: Path, kind: str) -> 
         read_domain(tmp_path / "Knee").pool()
 
 
+@pytest.mark.parametrize(
+    ("inside", "kind"),
+    [
+        ("abnormal/masks", "abnormal"),
+        ("abnormal/p1/Label", "abnormal"),
+        ("normal/Ungood", "normal"),
+    ],
+)
+def test_plain_folders_hold_no_folder_of_another_kind(
+    tmp_path: Path, inside: str, kind: str
+) -> None:
+    touch(tmp_path / "Knee", "normal/1.png", "abnormal/2.png", f"{inside}/3.png")
+    where = rf"{inside}: its images would count as {kind}\. Move it out of .*Knee/{kind}\."
+    with pytest.raises(InputError, match=where):
+        read_domain(tmp_path / "Knee").pool()
+
+
 def test_masks_beside_the_images_of_a_benchmark(tmp_path: Path) -> None:
     domain = read_domain(write_domain(tmp_path / "Knee_AD", masks=None))
     touch(tmp_path, "Knee_AD/test/Ungood/img/a_mask.png")

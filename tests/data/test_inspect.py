@@ -128,6 +128,15 @@ def test_masks_beside_their_images(tmp_path: Path) -> None:
     }
 
 
+def test_masks_below_the_images_of_plain_folders(tmp_path: Path) -> None:
+    draw(tmp_path / "normal/1.png", 1)
+    draw(tmp_path / "abnormal/2.png", 2)
+    draw(tmp_path / "abnormal/masks/2.png", 255)
+    (problem,) = inspect_data(tmp_path).problems
+    assert (problem.kind, problem.path) == ("layout", str(tmp_path / "abnormal/masks"))
+    assert problem.reason.startswith("its images would count as abnormal")
+
+
 def test_further_folders_beside_plain_ones_are_checked(tmp_path: Path) -> None:
     draw(tmp_path / "normal/1.png", 1)
     (tmp_path / "normal/notes.txt").touch()

@@ -6,10 +6,10 @@ from typing import Literal
 
 from recap.data.folder import is_image, match_masks, name_some, natural_key, walk
 from recap.data.manifest import Split, manifest_samples
-from recap.data.other_kinds import refuse_masks_among
+from recap.data.other_kinds import folder_of_other_kind, refuse_masks_among
 from recap.errors import InputError
 from recap.io.reasons import not_there
-from recap.types import Sample
+from recap.types import CLASSES, Sample
 
 Layout = Literal["benchmark", "folders", "manifest"]
 PAPER_NAMES = {
@@ -64,14 +64,30 @@ class Domain:
         files = list_split(self.root, self.layout, split)
         if not files.normal and not files.abnormal and split != "train":
             raise InputError(no_images(self, split))
-        place = mask_place(self.root, self.layout, split)
-        for images in (files.normal, files.abnormal):
-            refuse_masks_among(images, f"Move masks to {place}.")
+        self._refuse_other_kinds(files, split)
         masks = _match(files) if files.abnormal else {}
         return [Sample(path, abnormal=False, domain=self.name) for path in files.normal] + [
             Sample(path, abnormal=True, mask=masks.get(path), domain=self.name)
             for path in files.abnormal
         ]
+
+    def _refuse_other_kinds(self, files: Listing, split: Split) -> None:
+        masks = mask_place(self.root, self.layout, split)
+        for images in (files.normal, files.abnormal):
+            refuse_masks_among(images, f"Move masks to {masks}.")
+        if self.layout == "folders":
+            for folder, reason in misplaced_folders(self.root, files).items():
+                raise InputError(f"{folder}: {reason}.")
+
+
+def misplaced_folders(root: Path, files: Listing) -> dict[Path, str]:
+    """Folders below normal/ and abnormal/ that say to be of another kind, and what is wrong."""
+    found = {}
+    for kind, images in zip(CLASSES, (files.normal, files.abnormal), strict=True):
+        folder = folder_of_other_kind(root / kind, images, kind)
+        if folder is not None:
+            found[folder] = f"its images would count as {kind}. Move it out of {root / kind}"
+    return found
 
 
 def read_domain(path: Path) -> Domain:
@@ -154,8 +170,7 @@ def mask_place(root: Path, layout: Layout, split: Split) -> Path:
 
 def _list_folders(root: Path) -> Listing:
     normal, abnormal = (
-        sorted(filter(is_image, walk(root / name)), key=natural_key)
-        for name in ("normal", "abnormal")
+        sorted(filter(is_image, walk(root / name)), key=natural_key) for name in CLASSES
     )
     masks = mask_place(root, "folders", "pool")
     return Listing(normal, abnormal, [masks] if masks.is_dir() else [])

@@ -18,6 +18,7 @@ from recap.data.benchmark import (
     domain_folders,
     layout_of,
     list_split,
+    misplaced_folders,
     paper_order,
     read_domain,
 )
@@ -147,6 +148,11 @@ def _survey(
         masks = _list_masks(report, files)
         seen.update(files.normal, files.abnormal, masks)
         found[split] = _survey_split(report, files, masks)
+        if layout == "folders":
+            report.problems += [
+                Problem("layout", str(folder), reason)
+                for folder, reason in misplaced_folders(path, files).items()
+            ]
     if not any(found.values()):
         report.problems.append(Problem("layout", str(path), "no images in its folders"))
     extra = sorted(file for file in walk(path) if file not in seen)
