@@ -4,9 +4,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from recap.data.folder import is_image, match_masks, name_some, natural_key, walk
+from recap.data.folder import is_image, match_masks, name_some, natural_key
 from recap.data.manifest import Split, manifest_samples
 from recap.data.other_kinds import folder_of_other_kind, refuse_masks_among
+from recap.data.walk import walk
 from recap.errors import InputError
 from recap.io.reasons import not_there
 from recap.types import CLASSES, Sample

@@ -22,10 +22,11 @@ from recap.data.benchmark import (
     paper_order,
     read_domain,
 )
-from recap.data.folder import is_image, list_masks, pair_masks, walk
+from recap.data.folder import is_image, list_masks, pair_masks
 from recap.data.manifest import Split, read_manifest
 from recap.data.other_kinds import masks_among
 from recap.data.supports import known_patient
+from recap.data.walk import walk
 from recap.errors import InputError, RecapError
 from recap.fetch import sha256_of
 from recap.io.reasons import not_there
