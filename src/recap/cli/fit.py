@@ -98,7 +98,8 @@ def fit_command(
         from recap.scoring.bundle import read_card
 
         read_card(out)  # refuse a folder that is not a detector before the work, not after it
-    work_dir = out.with_name(out.name + ".partial")
+    place = out.resolve()  # "." has no name, and of a link the bundle lies elsewhere
+    work_dir = place.with_name(place.name + ".partial")
     if restart and work_dir.exists():
         shutil.rmtree(work_dir)
     pictures: dict[int, bytes] = {}
