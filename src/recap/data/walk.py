@@ -33,9 +33,23 @@ def walk(
     refuses. A folder that cannot be read is an error: passing it over would lose images without a
     word.
     """
-    seen = {folder.resolve() for folder in leave_out} - {Path(root).resolve()}
+    for folder, files in _visits(Path(root), leave_out, enter):
+        yield from (folder / each for each in files if not each.startswith("."))
+
+
+def walk_folders(root: Path) -> Iterator[Path]:
+    """Yield a folder and all those in which `walk` looks for files."""
+    for folder, _ in _visits(Path(root), (), is_no_output):
+        yield folder
+
+
+def _visits(
+    root: Path, leave_out: Iterable[Path], enter: Callable[[Path], bool]
+) -> Iterator[tuple[Path, list[str]]]:
+    """Folders, and the names of the files in each."""
+    seen = {folder.resolve() for folder in leave_out} - {root.resolve()}
     # Links come after all real folders, so that what both lead to has its real name.
-    starts = deque([Path(root)])
+    starts = deque([root])
     while starts:
         start = starts.popleft()
         if start.resolve() in seen:
@@ -47,7 +61,7 @@ def walk(
             new = [each for each in visible if each.resolve() not in seen and enter(each)]
             starts += [each for each in new if each.is_symlink()]
             subfolders[:] = [each.name for each in new if not each.is_symlink()]
-            yield from (folder / each for each in files if not each.startswith("."))
+            yield folder, files
 
 
 def _refuse_folder(error: OSError) -> None:
