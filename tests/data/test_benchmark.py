@@ -1,3 +1,4 @@
+import errno
 import os
 from pathlib import Path
 
@@ -79,6 +80,32 @@ def test_find_domains_leaves_nothing_out_silently(tmp_path: Path) -> None:
     write_domain(tmp_path / "Brain_AD")
     (tmp_path / "Liver_AD").mkdir()
     with pytest.raises(InputError, match="Liver_AD"):
+        find_domains(tmp_path)
+
+
+@pytest.fixture
+def locked(monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    """Names of folders that nobody may look into; tests may run as root, who may."""
+    names: set[str] = set()
+    really = Path.stat
+
+    def stat(path: Path, **options: bool) -> os.stat_result:
+        if names.intersection(path.parent.parts):
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return really(path, **options)
+
+    monkeypatch.setattr(Path, "stat", stat)
+    return names
+
+
+def test_a_folder_without_permission_is_no_domain(tmp_path: Path, locked: set[str]) -> None:
+    write_domain(tmp_path / "Brain_AD")
+    (tmp_path / "lost+found").mkdir()
+    locked.add("lost+found")
+    assert [domain.name for domain in find_domains(tmp_path)] == ["Brain"]
+    (tmp_path / "Liver_AD").mkdir()
+    locked.add("Liver_AD")
+    with pytest.raises(InputError, match=r"Liver_AD: this folder cannot be read \(Permission den"):
         find_domains(tmp_path)
 
 

@@ -105,6 +105,16 @@ def read_domain(path: Path) -> Domain:
 
 def layout_of(path: Path) -> Layout | None:
     """Tell the layout of a folder or file; None where it is no data set."""
+    try:
+        return _layout(path)
+    except PermissionError as error:
+        # The system names a folder that is looked for in it, which need not be there.
+        raise InputError(
+            f"{path}: this folder cannot be read ({error.strerror}). Allow it or move it."
+        ) from error
+
+
+def _layout(path: Path) -> Layout | None:
     if path.is_file():
         return "manifest" if path.suffix.lower() == ".csv" else None
     labels = (path / split / label for split in ("valid", "test") for label in ("good", "Ungood"))
@@ -138,7 +148,14 @@ def find_domains(root: Path) -> list[Domain]:
 def domain_folders(root: Path) -> list[Path]:
     """The folders in a folder that are domains, or are named as if they were."""
     folders = sorted(folder for folder in root.iterdir() if folder.is_dir())
-    return [folder for folder in folders if folder.name.endswith("_AD") or layout_of(folder)]
+    return [folder for folder in folders if folder.name.endswith("_AD") or _is_domain(folder)]
+
+
+def _is_domain(folder: Path) -> bool:
+    try:
+        return layout_of(folder) is not None
+    except InputError:  # no permission: lost+found, say, at the top of a disk
+        return False
 
 
 def paper_order(name: str) -> tuple[int, str]:
