@@ -225,3 +225,11 @@ def test_a_detector_may_be_replaced_by_a_link_to_it_or_from_within(
     assert command(*fit, "--out", ".", "--overwrite").code == 0
     assert {path.name for path in tmp_path.iterdir()} == {"b.recap", "links"}
     assert read_card(out).mode == "normal-only"
+
+
+@pytest.mark.parametrize("method", ["recap", "patchcore"])
+def test_an_unknown_window_is_told_before_the_work(command, tiny, tmp_path, method):
+    options = ["--method", method, "--set", "reading.window=lungs", "--out", tmp_path / "b"]
+    result = command("fit", "--normal", tmp_path / "not-there", *options)
+    assert result.code == 2
+    assert "reading.window = 'lungs' is not a window" in result.err
