@@ -1,6 +1,7 @@
 import copy
 import json
 import math
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 from recap.config import (
     PRESETS,
     Settings,
+    merged,
     parse_override,
     read_toml,
     resolve_settings,
@@ -204,6 +206,32 @@ def test_toml_that_is_not_text(tmp_path):
     file.write_bytes(b"\x89PNG\xff\xfe")
     with pytest.raises(SettingsError, match="not valid TOML"):
         read_toml(file)
+
+
+def test_toml_with_a_byte_order_mark(toml):
+    assert resolve_settings(config=toml("\ufeffseed = 7\n")).seed == 7
+
+
+@pytest.mark.parametrize("value", ["2026-01-31", "2026-01-31T10:00:00", "10:00:00"])
+@pytest.mark.parametrize("name", ["training.epochs", "encoder.name", "reading.axis", "seed"])
+def test_dates_in_toml_are_refused_by_name(toml, name, value):
+    with pytest.raises(SettingsError, match=rf"^Setting {name} = datetime\."):
+        resolve_settings("fast", toml(f"{name} = {value}"))
+
+
+@pytest.mark.parametrize("overrides", [[], ["encoder.input_px=70"]])
+def test_an_encoder_may_be_a_path(overrides):
+    settings = resolve_settings(overrides=overrides, encoder={"name": Path("some/folder")})
+    assert settings == resolve_settings(overrides=[*overrides, "encoder.name=some/folder"])
+
+
+def test_nested_values_are_copied_as_json_has_them():
+    layers = ({"options": {"a": (1, {"b": 2.5}), "c": None}}, {"options": {"d": True}})
+    before = copy.deepcopy(layers)
+    tree = merged(layers)
+    assert tree == {"options": {"a": [1, {"b": 2.5}], "c": None, "d": True}}
+    tree["options"]["a"][1]["b"] = 0
+    assert layers == before
 
 
 def test_missing_toml(tmp_path):

@@ -4,7 +4,7 @@ import difflib
 import json
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -265,7 +265,8 @@ def merged(layers: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
 def read_toml(path: Path) -> dict[str, Any]:
     """Read a settings file."""
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        # Some editors start UTF-8 with a byte order mark, which is no TOML.
+        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise SettingsError(f"Cannot read the settings file {path}: {error.strerror}.") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
@@ -292,8 +293,19 @@ def _merge(tree: dict[str, Any], layer: Mapping[str, Any]) -> None:
         if isinstance(value, Mapping) and isinstance(tree.get(key), dict):
             _merge(tree[key], value)
         else:
-            # Copied, so that merging into the tree never writes into a preset.
-            tree[key] = json.loads(json.dumps(value)) if isinstance(value, Mapping) else value
+            tree[key] = _copied(value) if isinstance(value, Mapping | PurePath) else value
+
+
+def _copied(value: Any) -> Any:
+    """Values as JSON has them, so that merging into the tree never writes into a preset.
+
+    What JSON cannot hold, such as a date in a TOML file, stays for the validation to name.
+    """
+    if isinstance(value, Mapping):
+        return {str(key): _copied(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_copied(inner) for inner in value]
+    return str(value) if isinstance(value, PurePath) else value
 
 
 def _first_unknown(tree: Mapping[str, Any], section: type[BaseModel], prefix: str) -> str | None:

@@ -1,3 +1,4 @@
+import os
 import shutil
 
 import pytest
@@ -5,7 +6,8 @@ import typer
 from typer.testing import CliRunner
 
 from recap.cli.data_audit import audit_command
-from recap.data import write_phantoms
+from recap.data import find_domains, write_phantoms
+from recap.data.exclusions import read_exclusions
 
 
 @pytest.fixture
@@ -40,6 +42,21 @@ def test_leaks_are_the_exit_code(run, root, tmp_path):
     assert "identical-file: 1" in result.stdout
     assert "\n1 leak\n" in result.stdout
     assert "Chest_AD/test/good/img/test_001.png" in (tmp_path / "out/exclude.txt").read_text()
+
+
+def test_names_that_are_not_utf8(run, root, tmp_path):
+    """They are no text for SQLite, nor for a table."""
+    (domain,) = (d for d in find_domains(root) if d.name == "Chest")
+    image = root / "Chest_AD" / "test" / "good" / "img" / os.fsdecode(b"caf\xe9.png")
+    shutil.copy(image.with_name("test_001.png"), image)
+    shutil.copy(image, root / "Chest_AD" / "valid" / "good" / "img" / image.name)
+    for _ in range(2):  # the second from what the first has kept
+        result = run(root, "--out", tmp_path / "out")
+        assert (result.exit_code, result.exception.__class__) == (1, SystemExit), result.output
+    assert r"test/good/img/caf\udce9.png" in (tmp_path / "out/audit.csv").read_text("utf-8")
+    kept = read_exclusions(tmp_path / "out/exclude.txt").keep(domain.test(), domain)
+    assert image not in [sample.path for sample in kept]
+    assert len(kept) == 5
 
 
 def test_patients_may_stay_in_the_test_split(run, root, tmp_path):

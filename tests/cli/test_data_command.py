@@ -10,6 +10,7 @@ def test_phantoms_in_the_benchmark_layout(command, tmp_path):
     result = command("data", "phantom", root, *options)
     assert result.code == 0
     assert [Path(line).name for line in result.out.splitlines()] == [f"{n}_AD" for n in PHANTOMS]
+    assert "Drawing: 36/36" in result.err
     domains = find_domains(root)
     assert [domain.name for domain in domains] == list(PHANTOMS)
     assert all((len(d.pool()), len(d.test())) == (4, 2) for d in domains)

@@ -209,3 +209,27 @@ def test_other_settings_meet_unfinished_work(interrupted, command, tmp_path):
     assert "--restart" in refused.err
     assert command(*fit, "--seed", 8, "--restart").code == 0
     assert len(steps) == 6
+
+
+def test_a_detector_may_be_replaced_by_a_link_to_it_or_from_within(
+    command, tiny, brain_folders, tmp_path, monkeypatch
+):
+    out, link = tmp_path / "b.recap", tmp_path / "links" / "b"
+    link.parent.mkdir()
+    link.symlink_to(out)
+    fit = ["fit", *brain_folders[:2], *tiny]
+    assert command(*fit, "--out", out).code == 0
+    assert command(*fit, "--out", link, "--overwrite").code == 0
+    assert link.is_symlink()
+    monkeypatch.chdir(out)
+    assert command(*fit, "--out", ".", "--overwrite").code == 0
+    assert {path.name for path in tmp_path.iterdir()} == {"b.recap", "links"}
+    assert read_card(out).mode == "normal-only"
+
+
+@pytest.mark.parametrize("method", ["recap", "patchcore"])
+def test_an_unknown_window_is_told_before_the_work(command, tiny, tmp_path, method):
+    options = ["--method", method, "--set", "reading.window=lungs", "--out", tmp_path / "b"]
+    result = command("fit", "--normal", tmp_path / "not-there", *options)
+    assert result.code == 2
+    assert "reading.window = 'lungs' is not a window" in result.err

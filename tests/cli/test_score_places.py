@@ -1,8 +1,10 @@
 """Where `recap score` looks for images, and where it refuses to put results."""
 
+import json
 import shutil
 
 import pytest
+from PIL import Image as PillowImage
 
 from recap.data.cases import Found
 from recap.errors import InputError
@@ -22,6 +24,26 @@ def test_results_below_the_images_are_not_scored(command, bundle, images):
     first = command(*score).out
     assert first.startswith("Scored 2 of 2 cases")
     assert command(*score).out == first
+
+
+def test_earlier_results_and_detectors_below_the_images_are_not_scored(
+    command, bundle, images, tmp_path
+):
+    shutil.copytree(bundle, images / "own.recap")
+    command("score", bundle, images, "--out", images / "monday")
+    result = command("score", bundle, images, "--out", tmp_path / "tuesday")
+    assert result.out.startswith("Scored 2 of 2 cases")
+    manifest = json.loads((tmp_path / "tuesday" / "manifest.json").read_text())
+    assert set(manifest["left_alone"]) == {str(images / "monday"), str(images / "own.recap")}
+
+
+def test_ignore_masks_below_the_images_are_not_scored(command, bundle, images, tmp_path):
+    names = [image.name for image in images.iterdir()]
+    (images / "ignore").mkdir()
+    for name in names:
+        PillowImage.new("L", (70, 70), 255).save(images / "ignore" / name)
+    out = ["--out", tmp_path / "out", "--ignore", images / "ignore"]
+    assert command("score", bundle, images, *out).out.startswith("Scored 2 of 2 cases")
 
 
 def test_results_of_several_detectors_below_the_images(command, bundle, images, tmp_path):

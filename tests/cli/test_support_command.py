@@ -1,3 +1,5 @@
+import os
+
 import pytest
 import typer
 from typer.testing import CliRunner
@@ -24,6 +26,15 @@ def test_the_draw_is_saved_with_hashes(run, domains, tmp_path):
     assert result.stdout.splitlines()[0] == f"normal {expected.normal[0].path}"
     again = run(domains[0].root, "--shots", 2, "--out", out)
     assert isinstance(again.exception, RecapError)
+
+
+def test_names_that_are_not_utf8(run, tmp_path):
+    for label in ("normal", "abnormal"):
+        (tmp_path / label).mkdir()
+        (tmp_path / label / os.fsdecode(b"caf\xe9.png")).write_text(label)
+    result = run(tmp_path, "--shots", 1, "--out", tmp_path / "list.json")
+    assert result.exit_code == 0, result.exception
+    assert result.stdout.splitlines()[0].endswith(r"normal/caf\udce9.png")
 
 
 def test_by_patient(run, tmp_path):

@@ -1,3 +1,4 @@
+import errno
 import os
 from pathlib import Path
 
@@ -82,6 +83,32 @@ def test_find_domains_leaves_nothing_out_silently(tmp_path: Path) -> None:
         find_domains(tmp_path)
 
 
+@pytest.fixture
+def locked(monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    """Names of folders that nobody may look into; tests may run as root, who may."""
+    names: set[str] = set()
+    really = Path.stat
+
+    def stat(path: Path, **options: bool) -> os.stat_result:
+        if names.intersection(path.parent.parts):
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return really(path, **options)
+
+    monkeypatch.setattr(Path, "stat", stat)
+    return names
+
+
+def test_a_folder_without_permission_is_no_domain(tmp_path: Path, locked: set[str]) -> None:
+    write_domain(tmp_path / "Brain_AD")
+    (tmp_path / "lost+found").mkdir()
+    locked.add("lost+found")
+    assert [domain.name for domain in find_domains(tmp_path)] == ["Brain"]
+    (tmp_path / "Liver_AD").mkdir()
+    locked.add("Liver_AD")
+    with pytest.raises(InputError, match=r"Liver_AD: this folder cannot be read \(Permission den"):
+        find_domains(tmp_path)
+
+
 def test_bmad_layout_with_flat_train_folder(tmp_path: Path) -> None:
     root = write_domain(tmp_path / "Brain", "label")
     touch(root, "train/good/00003_61.png", "train/good/00003_7.png", "test/good/label/2.png")
@@ -118,6 +145,38 @@ def test_plain_folders_are_all_pool(tmp_path: Path) -> None:
     )
     assert domain.train() == []
     with pytest.raises(InputError, match=r"no test split.*manifest with a split column"):
+        domain.test()
+
+
+@pytest.mark.parametrize("kind", ["normal", "abnormal"])
+def test_masks_beside_the_images_of_plain_folders(tmp_path: Path, kind: str) -> None:
+    touch(tmp_path / "Knee", "normal/1.png", "abnormal/1.png", f"{kind}/1_mask.png")
+    where = rf"{kind}/1_mask\.png: looks like the mask of 1\.png\. Move masks to .*Knee/masks\."
+    with pytest.raises(InputError, match=where):
+        read_domain(tmp_path / "Knee").pool()
+
+
+@pytest.mark.parametrize(
+    ("inside", "kind"),
+    [
+        ("abnormal/masks", "abnormal"),
+        ("abnormal/p1/Label", "abnormal"),
+        ("normal/Ungood", "normal"),
+    ],
+)
+def test_plain_folders_hold_no_folder_of_another_kind(
+    tmp_path: Path, inside: str, kind: str
+) -> None:
+    touch(tmp_path / "Knee", "normal/1.png", "abnormal/2.png", f"{inside}/3.png")
+    where = rf"{inside}: its images would count as {kind}\. Move it out of .*Knee/{kind}\."
+    with pytest.raises(InputError, match=where):
+        read_domain(tmp_path / "Knee").pool()
+
+
+def test_masks_beside_the_images_of_a_benchmark(tmp_path: Path) -> None:
+    domain = read_domain(write_domain(tmp_path / "Knee_AD", masks=None))
+    touch(tmp_path, "Knee_AD/test/Ungood/img/a_mask.png")
+    with pytest.raises(InputError, match=r"mask of a\.png\. .*Knee_AD/test/Ungood/anomaly_mask\."):
         domain.test()
 
 

@@ -18,7 +18,8 @@ from recap.data.inspect import inspect_data
 from recap.errors import InputError, RecapError
 from recap.io import sniff as sniff_module
 from recap.io.raster import read_raster
-from recap.scoring.bundle import read_card
+from recap.scoring.bundle import CARD, read_card
+from recap.scoring.shards import MANIFEST, TABLE
 from volume_files import write_nifti
 
 READING = ReadingSettings()
@@ -81,6 +82,29 @@ def test_hidden_files_are_left_alone(search, tmp_path):
 def _made(path):
     path.parent.mkdir(parents=True, exist_ok=True)
     return path
+
+
+@pytest.mark.parametrize("marks", [[CARD], [TABLE, MANIFEST]])
+def test_detectors_and_results_below_a_folder_hold_no_cases(search, tmp_path, marks):
+    """Thumbnails, overlays and previews would be scored, fitted on or calibrated with."""
+    root, own = tmp_path / "root", tmp_path / "root" / "p1" / "earlier"
+    png(root / "a.png")
+    png(own / "overlays" / "a.png")
+    for name in marks[1:]:
+        (own / name).touch()
+    assert names(search(root)) == ["a.png", "p1/earlier/overlays/a.png"]  # may be anything else
+    (own / marks[0]).touch()
+    (root / "link").symlink_to(own)
+    found = search(root)
+    assert names(found) == ["a.png"]
+    assert {path for path, _ in found.skipped} == {own, root / "link"}
+    assert set(reasons(found).values()) == {
+        "a detector or results of recap, with pictures of its own"
+    }
+    assert list_images(root) == [root / "a.png"]
+    # Who names it means it.
+    assert names(search(own)) == ["overlays/a.png"]
+    assert list_images(own) == [own / "overlays" / "a.png"]
 
 
 def test_other_files_are_named_with_the_reason(search, tmp_path):

@@ -213,3 +213,16 @@ def test_masks_among_the_abnormal_images_are_masks_or_refused(tmp_path: Path) ->
 def test_folders_above_the_one_that_is_named_may_be_called_anything(tmp_path: Path) -> None:
     touch(tmp_path, "masks/label/normal/patient-1/a.png")
     assert len(folder_samples(tmp_path / "masks/label/normal")) == 1
+
+
+@pytest.mark.parametrize("mask", ["a_mask.png", "a-mask.jpg", "more/a_mask.png"])
+@pytest.mark.parametrize("kind", ["ok", "bad"])
+def test_masks_beside_their_images_are_not_images(tmp_path: Path, kind: str, mask: str) -> None:
+    """As BUSI has them; nothing but the name tells."""
+    touch(tmp_path, "ok/a.png", "bad/a.png", "bad/b_mask.png", f"{kind}/{mask}")
+    where = rf"{kind}/{mask}: looks like the mask of a\.png\. Move masks .* --masks"
+    with pytest.raises(InputError, match=where):
+        folder_samples(tmp_path / "ok", tmp_path / "bad")
+    (tmp_path / kind / mask).unlink()
+    samples = folder_samples(tmp_path / "ok", tmp_path / "bad")
+    assert [s.path.name for s in samples] == ["a.png", "a.png", "b_mask.png"]

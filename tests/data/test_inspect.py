@@ -117,6 +117,26 @@ def test_plain_folders(tmp_path: Path) -> None:
     assert kinds(inspect_data(tmp_path)) == {"layout": 1, "orphan mask": 1}
 
 
+def test_masks_beside_their_images(tmp_path: Path) -> None:
+    for name, value in (("normal/1", 1), ("normal/1_mask", 2), ("abnormal/2", 3)):
+        draw(tmp_path / f"{name}.png", value)
+    draw(tmp_path / "abnormal/2-mask.png", 255)
+    problems = inspect_data(tmp_path).problems
+    assert {(p.kind, Path(p.path).name, p.reason) for p in problems} == {
+        ("mask among images", "1_mask.png", "looks like the mask of 1.png"),
+        ("mask among images", "2-mask.png", "looks like the mask of 2.png"),
+    }
+
+
+def test_masks_below_the_images_of_plain_folders(tmp_path: Path) -> None:
+    draw(tmp_path / "normal/1.png", 1)
+    draw(tmp_path / "abnormal/2.png", 2)
+    draw(tmp_path / "abnormal/masks/2.png", 255)
+    (problem,) = inspect_data(tmp_path).problems
+    assert (problem.kind, problem.path) == ("layout", str(tmp_path / "abnormal/masks"))
+    assert problem.reason.startswith("its images would count as abnormal")
+
+
 def test_further_folders_beside_plain_ones_are_checked(tmp_path: Path) -> None:
     draw(tmp_path / "normal/1.png", 1)
     (tmp_path / "normal/notes.txt").touch()

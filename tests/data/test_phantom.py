@@ -7,6 +7,7 @@ from recap.data.benchmark import PAPER_NAMES, find_domains
 from recap.data.phantom import PHANTOMS, phantom, write_phantoms
 from recap.errors import InputError, SettingsError
 from recap.io import read_image, read_mask
+from recap.progress import Progress, silent
 
 
 def contents(root: Path) -> dict[str, bytes]:
@@ -82,3 +83,49 @@ def test_impossible_phantoms(tmp_path: Path) -> None:
     write_phantoms(tmp_path, pool=1, test=1, size_px=32, domains=["Brain"])
     with pytest.raises(InputError, match="exists already"):
         write_phantoms(tmp_path, pool=1, test=1, size_px=32, domains=["Brain"])
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_a_stopped_run_can_be_repeated(
+    written: Path, tmp_path: Path, killed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Half a domain would be refused as one that exists already."""
+
+    def stop(stage: str, done: int, total: int, detail: str) -> None:
+        if detail.startswith("Retina_RESC_AD/test"):
+            raise KeyboardInterrupt
+
+    def write(progress: Progress = silent) -> None:
+        write_phantoms(tmp_path, pool=2, test=3, size_px=64, progress=progress)
+
+    if killed:  # nothing is cleaned up
+        monkeypatch.setattr("recap.data.phantom.write.shutil.rmtree", lambda path: None)
+    with pytest.raises(KeyboardInterrupt):
+        write(stop)
+    monkeypatch.undo()
+    assert [path.name for path in tmp_path.iterdir()] == [".phantoms.partial"] * killed
+    (tmp_path / ".phantoms.partial/Brain_AD/test/good/img").mkdir(parents=True, exist_ok=True)
+    (tmp_path / ".phantoms.partial/Brain_AD/test/good/img/test_777.png").touch()
+    write()
+    assert contents(tmp_path) == contents(written)
+    assert {path.name for path in tmp_path.iterdir()} == {f"{name}_AD" for name in PHANTOMS}
+
+
+def test_nothing_is_drawn_where_a_later_domain_exists(tmp_path: Path) -> None:
+    (tmp_path / "Histopathology_AD").mkdir()
+    with pytest.raises(InputError, match="Histopathology_AD: exists already"):
+        write_phantoms(tmp_path, pool=1, test=1, size_px=32)
+    assert [path.name for path in tmp_path.iterdir()] == ["Histopathology_AD"]
+
+
+def test_every_image_is_a_step(tmp_path: Path) -> None:
+    steps: list[tuple[int, int]] = []
+    write_phantoms(
+        tmp_path,
+        pool=1,
+        test=2,
+        size_px=32,
+        domains=["Brain"],
+        progress=lambda _, done, total, __: steps.append((done, total)),
+    )
+    assert steps == [(done, 6) for done in range(7)]

@@ -204,3 +204,14 @@ def test_lists_cannot_be_followed_and_it_says_so(raw, tmp_path):
 def test_another_folder_is_refused(tmp_path):
     with pytest.raises(InputError, match=r"no normal_\*\.tif"):
         run(tmp_path, tmp_path / "out")
+
+
+def test_slides_may_be_linked(with_test, tmp_path):
+    for path in with_test.iterdir():
+        (tmp_path / path.name).symlink_to(path)
+    (tmp_path / "training").rename(tmp_path / "a_link")
+    plain, linked = (
+        [probe.key for probe in find_source("his").plan(raw, PrepareOptions()).probes]
+        for raw in (with_test, tmp_path)
+    )
+    assert linked == plain != []

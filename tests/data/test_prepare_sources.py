@@ -245,6 +245,25 @@ def test_oct_without_val_takes_the_pool_out_of_test(run, tmp_path):
     assert not (folder / "train").exists()
 
 
+@pytest.mark.parametrize("name", TREES)
+def test_raw_data_may_be_linked(raws, tmp_path, name):
+    parts, whole = tmp_path / "parts", tmp_path / "whole"
+    parts.mkdir()
+    whole.mkdir()
+    for path in raws[name].iterdir():
+        (parts / path.name).symlink_to(path)
+    (whole / "link").symlink_to(raws[name])
+    plain = plan_of(name, raws[name])
+    assert plan_of(name, parts) == plan_of(name, whole) == plain
+    assert plain != ([], [])
+
+
+def plan_of(name, raw):
+    """The keys of what is to be looked at and made."""
+    plan = find_source(name).plan(raw, PrepareOptions(limit=LIMITS.get(name)))
+    return [probe.key for probe in plan.probes], [item.key for item in plan.items]
+
+
 def damage(raw, pattern, keep):
     path = sorted(raw.rglob(pattern))[0]
     path.write_bytes(path.read_bytes()[:keep]) if keep else path.unlink()

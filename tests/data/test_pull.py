@@ -63,6 +63,22 @@ def test_all_domains(site, tmp_path):
     assert not list((to / "Brain").glob(".*"))
 
 
+@pytest.mark.parametrize("kind", ["folder", "file", "link"])
+def test_what_is_in_the_way_is_told_before_the_download(site, tmp_path, kind):
+    to = tmp_path / "data"
+    (to / "Brain").mkdir(parents=True)  # empty folders are not
+    if kind == "folder":
+        (to / "Liver" / "notes").mkdir(parents=True)
+    elif kind == "file":
+        (to / "Liver").touch()
+    else:
+        (to / "Liver").symlink_to(tmp_path / "gone")
+    with pytest.raises(InputError, match=r"data/Liver: holds something else .* another --to\."):
+        pull("bmad", to, ["brain", "liver"])
+    assert site.asked == []
+    assert [domain.name for domain in pull("bmad", to, ["brain"])] == ["Brain"]
+
+
 def test_named_domains_and_nothing_twice(site, tmp_path):
     assert [d.name for d in pull("bmad", tmp_path, ["brainMRI"])] == ["Brain"]
     assert len(site.asked) == 1

@@ -8,6 +8,7 @@ import pytest
 
 from dicom_files import save_dicom
 from recap.data.benchmark import Domain, read_domain
+from recap.data.prepare import listed_names
 from recap.data.supports import (
     Support,
     draw_support,
@@ -131,6 +132,21 @@ def test_written_lists_read_back(domain: Domain, tmp_path: Path) -> None:
     support = draw_support(domain, 3, draw=5)
     write_support(support, tmp_path / "deep/3-shot.txt")
     assert read_support(domain, tmp_path / "deep/3-shot.txt") == support
+
+
+@pytest.mark.parametrize("name", ["list.txt", "list.json"])
+def test_lists_with_a_byte_order_mark(domain: Domain, tmp_path: Path, name: str) -> None:
+    """As editors on Windows save them."""
+    support = draw_support(domain, 2)
+    file = tmp_path / name
+    write_support(support, file)
+    file.write_bytes(b"\xef\xbb\xbf" + file.read_bytes())
+    assert read_support(domain, file) == support
+    if file.suffix == ".txt":
+        assert listed_names([file]) == tuple(
+            tuple(sorted(sample.path.name for sample in samples))
+            for samples in (support.normal, support.abnormal)
+        )
 
 
 def test_names_with_spaces_cannot_be_listed(domain: Domain, tmp_path: Path) -> None:

@@ -176,6 +176,10 @@ def test_a_folder_of_results_is_stored_file_by_file(server, image, tmp_path):
     assert len(server.seen) == 3
     assert DicomWeb(server.url).store(sorted(results.rglob("*.dcm"))) == 3
     assert len(server.seen) == 6  # none twice, though dx.dcm was given along with its files
+    # Of several detectors, each has a folder of results below the one that is named.
+    for name in ("scores.csv", "manifest.json"):
+        (results / name).touch()
+    assert DicomWeb(server.url).store(tmp_path) == 4
 
 
 def test_local_files_that_cannot_be_read_are_told_by_name(server, image, tmp_path):

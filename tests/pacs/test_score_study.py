@@ -25,7 +25,7 @@ def test_a_study_without_images_has_no_results(tmp_path):
 def test_a_study_whose_folder_cannot_be_searched_is_not_taken_for_one_without_images(
     tmp_path, monkeypatch
 ):
-    def refuse(root, leave_out):
+    def refuse(*_):
         raise InputError("too many open files")
 
     monkeypatch.setattr("recap.data.cases.walk", refuse)

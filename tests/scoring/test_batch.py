@@ -9,9 +9,10 @@ import pytest
 
 from folder_runs import score_to_folder
 from recap.data.cases import find_cases as search_cases
+from recap.data.text_names import as_text, from_text
 from recap.errors import InputError
 from recap.scoring.other_files import refuse_to_lose
-from recap.scoring.rows import COLUMNS, Row, as_text, from_text, read_rows, write_rows
+from recap.scoring.rows import COLUMNS, Row, read_rows, write_rows
 
 
 @pytest.fixture

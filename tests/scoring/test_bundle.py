@@ -7,7 +7,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import recap
-from recap.errors import BundleError
+from recap.errors import BundleError, InputError
 from recap.scoring.bundle import read_card
 
 
@@ -230,3 +230,40 @@ def test_the_card_has_no_date_and_the_bundle_no_encoder(bundle):
     card = json.loads((bundle / "bundle.json").read_text())
     assert not [key for key in card if "date" in key or "time" in key]
     assert not [key for key in load_file(bundle / "head.safetensors") if "encoder" in key]
+
+
+def test_saving_over_a_link_replaces_what_it_leads_to(few_shot, bundle, tmp_path):
+    link = tmp_path / "links" / "current.recap"
+    link.parent.mkdir()
+    link.symlink_to(bundle)
+    (bundle / "notes.txt").touch()
+    for _ in range(2):
+        few_shot.save(link, thumbnails={})
+    assert link.is_symlink()
+    assert link.resolve() == bundle
+    assert not (bundle / "notes.txt").exists()
+    assert recap.load(link).card == few_shot.card
+    assert {path.name for path in link.parent.iterdir()} == {"current.recap"}
+    assert {path.name for path in tmp_path.iterdir()} == {"links", "brain.recap"}
+
+
+def test_a_link_that_leads_nowhere_is_refused(few_shot, tmp_path):
+    (tmp_path / "b").symlink_to(tmp_path / "gone")
+    with pytest.raises(InputError, match="is a link that leads nowhere"):
+        few_shot.save(tmp_path / "b")
+    assert [path.name for path in tmp_path.iterdir()] == ["b"]
+
+
+@pytest.mark.parametrize("left", ["brain.recap.replaced", "brain.recap.writing"])
+def test_links_that_earlier_versions_left_are_removed(few_shot, bundle, tmp_path, left):
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / left).symlink_to(tmp_path / "elsewhere")
+    few_shot.save(bundle)
+    assert {path.name for path in tmp_path.iterdir()} == {"elsewhere", "brain.recap"}
+
+
+def test_a_bundle_may_be_the_folder_one_is_in(few_shot, bundle, monkeypatch):
+    monkeypatch.chdir(bundle)
+    few_shot.save(".")
+    assert {path.name for path in bundle.parent.iterdir()} == {"brain.recap"}
+    assert recap.load(bundle).card.fingerprint == few_shot.card.fingerprint

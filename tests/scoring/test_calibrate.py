@@ -1,4 +1,5 @@
 import hashlib
+import shutil
 
 import numpy as np
 import pytest
@@ -142,6 +143,42 @@ def test_files_that_cannot_be_read_are_left_out_and_named(plain, normals, tmp_pa
     assert len(found.calibration.normal_scores) == 4
     with pytest.raises(InputError, match=r"None of the normal .*bad\.png"):
         calibrate(plain, tmp_path / "bad.png", fpr=0.5)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize(
+    ("inside", "wrong"),
+    [
+        ("abnormal/x.png", r"abnormal/ would count as normal"),
+        ("p1/Masks/x.png", r"Masks/ would count as normal"),
+        ("0_mask.png", r"0_mask\.png: looks like the mask of 0\.png"),
+    ],
+)
+def test_lesions_and_masks_are_not_normal_images(plain, normals, tmp_path, inside, wrong, packed):
+    """They would make the promised rate untrue."""
+    folder = tmp_path / "given"
+    (folder / inside).parent.mkdir(parents=True)
+    for name, values in zip(("0.png", "1.png", "2.png", inside), normals, strict=False):
+        PillowImage.fromarray(values).save(folder / name)
+    given = shutil.make_archive(str(folder), "zip", folder) if packed else folder
+    with pytest.raises(InputError, match=wrong):
+        calibrate(plain, [normals_elsewhere(tmp_path, normals), given], fpr=0.2)
+
+
+def normals_elsewhere(tmp_path, normals):
+    """A file in a folder of any name may be given alone."""
+    file = tmp_path / "masks" / "9.png"
+    file.parent.mkdir()
+    PillowImage.fromarray(normals[9]).save(file)
+    return file
+
+
+def test_masks_are_not_abnormal_images(plain, normals, abnormals, tmp_path):
+    (tmp_path / "label").mkdir()
+    PillowImage.fromarray(abnormals[0]).save(tmp_path / "0.png")
+    PillowImage.fromarray(abnormals[1]).save(tmp_path / "label" / "0.png")
+    with pytest.raises(InputError, match=r"label/ would count as abnormal"):
+        calibrate(plain, normals[:4], tmp_path, fpr=0.2)
 
 
 def test_files_and_arrays_give_the_same_scores(plain, normals, tmp_path):

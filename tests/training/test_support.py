@@ -5,7 +5,9 @@ import pytest
 from PIL import Image as PillowImage
 
 import recap
-from recap.errors import InputError
+from recap.config import ReadingSettings
+from recap.data import folder_samples
+from recap.errors import InputError, SettingsError
 from recap.training.support import (
     gather_support,
     load_support,
@@ -13,6 +15,7 @@ from recap.training.support import (
     stack_support,
     supervised_maps,
 )
+from recap.training.zeroshot import source_masks
 from recap.types import Sample
 
 
@@ -227,3 +230,15 @@ def test_one_image_in_colour_is_no_stack_of_its_rows(channels):
 def test_files_among_arrays_are_refused(folders):
     with pytest.raises(InputError, match="cannot be mixed"):
         gather_support([grey(0), folders["normal"][0]])
+
+
+def test_a_window_that_is_none_is_told_before_it_is_needed(folders):
+    """Pictures are read without it; only the first DICOM file to be scored would tell."""
+    reading = ReadingSettings(window="lungs")
+    for normal in (folders["root"] / "normal", [np.zeros((8, 8), np.uint8)]):
+        with pytest.raises(SettingsError, match=r"reading\.window = 'lungs' is not a window"):
+            gather_support(normal, reading=reading)
+    with pytest.raises(SettingsError, match="'lungs'"):
+        load_support(folder_samples(folders["root"] / "normal"), reading)
+    with pytest.raises(SettingsError, match="'lungs'"):
+        source_masks(folder_samples(folders["root"] / "normal"), 70, reading)

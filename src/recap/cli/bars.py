@@ -16,6 +16,7 @@ STAGES = {
     "images": "Slices, tiles",
     "previews": "Explaining",
     "check": "Checking",
+    "draw": "Drawing",
     "figures": "Figures",
     "time": "Timing",
     "download": "Downloading",

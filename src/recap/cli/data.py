@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from recap.cli import data_audit, data_check, data_prepare, data_pull, data_support
+from recap.cli.bars import bars
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -35,5 +36,9 @@ def phantom(
     """
     from recap.data import write_phantoms
 
-    for domain in write_phantoms(root, seed=seed, pool=pool, test=test, size_px=size_px):
+    with bars() as report:
+        written = write_phantoms(
+            root, seed=seed, pool=pool, test=test, size_px=size_px, progress=report
+        )
+    for domain in written:
         typer.echo(domain.root)

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from recap.cli.words import printable
 from recap.errors import RecapError
 
 
@@ -33,4 +34,4 @@ def support_command(
     support = draw_support(read_domain(dataset), shots, draw, by_patient=by_patient)
     write_support(support, out)
     for sample in (*support.normal, *support.abnormal):
-        typer.echo(f"{'abnormal' if sample.abnormal else 'normal'} {sample.path}")
+        typer.echo(printable(f"{'abnormal' if sample.abnormal else 'normal'} {sample.path}"))

@@ -10,7 +10,15 @@ import typer
 
 from recap.atomic import check_place
 from recap.cli.bars import bars
-from recap.cli.options import Config, Device, Overrides, Preset, RandomWeights, method_settings
+from recap.cli.options import (
+    Config,
+    Device,
+    Overrides,
+    Preset,
+    RandomWeights,
+    check_window,
+    method_settings,
+)
 from recap.errors import RecapError
 from recap.words import counted
 
@@ -89,6 +97,7 @@ def fit_command(
     """
     chosen = {"name": encoder, "random_weights": random_weights or None}
     settings = method_settings(method, preset, config, overrides, seed=seed, encoder=chosen)
+    check_window(settings.reading.window)
     check_place(out)
     if out.exists() and not out.is_dir():
         raise RecapError(f"{out} is a file, but a detector is a folder. Choose another --out.")
@@ -98,7 +107,8 @@ def fit_command(
         from recap.scoring.bundle import read_card
 
         read_card(out)  # refuse a folder that is not a detector before the work, not after it
-    work_dir = out.with_name(out.name + ".partial")
+    place = out.resolve()  # "." has no name, and of a link the bundle lies elsewhere
+    work_dir = place.with_name(place.name + ".partial")
     if restart and work_dir.exists():
         shutil.rmtree(work_dir)
     pictures: dict[int, bytes] = {}

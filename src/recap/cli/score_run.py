@@ -87,10 +87,10 @@ class Scoring:
 
     def __init__(self, order: Order, scratch: Path) -> None:
         self._order = order
-        search = find_cases(
-            order.inputs, scratch / "archives", leave_out=list(order.bundles.values())
-        )
-        self.search = _with_unused_masks(search, order.wanted.ignore)
+        ignore = order.wanted.ignore
+        leave_out = [*order.bundles.values(), *([] if ignore is None else [ignore])]
+        search = find_cases(order.inputs, scratch / "archives", leave_out)
+        self.search = _with_unused_masks(search, ignore)
         _refuse_random_weights(order)
         for out in order.bundles.values():
             refuse_to_lose(out, self.search.cases, order.inputs)

@@ -11,6 +11,7 @@ from recap.data.audit import AuditReport, DomainAudit
 from recap.data.benchmark import Domain
 from recap.data.exclusions import entry_of
 from recap.data.leaks import LEAKS, NOTES, Finding, Kind
+from recap.data.text_names import as_text
 
 TABLE = "audit.csv"
 EXCLUSIONS = "exclude.txt"
@@ -25,7 +26,8 @@ def write_audit(
     """Write audit.csv and exclude.txt; leaks of other than the given kinds are not excluded."""
     files = folder / TABLE, folder / EXCLUSIONS
     write_atomic(files[0], table(report))
-    write_atomic(files[1], exclusion_list(report, kinds))
+    # Names as the system has them, so that reading the list finds the files.
+    write_atomic(files[1], exclusion_list(report, kinds).encode(errors="surrogateescape"))
     return files
 
 
@@ -41,7 +43,8 @@ def table(report: AuditReport) -> str:
                 for path in (finding.pool, finding.test)
             ]
             score = "" if finding.score is None else f"{finding.score:.3f}"
-            writer.writerow([audited.domain.name, finding.kind, *sides, score, finding.detail])
+            cells = [audited.domain.name, finding.kind, *sides, score, finding.detail]
+            writer.writerow(map(as_text, cells))
     return stream.getvalue()
 
 

@@ -4,11 +4,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from recap.data.folder import is_image, match_masks, name_some, natural_key, walk
+from recap.data.folder import is_image, match_masks, name_some, natural_key
 from recap.data.manifest import Split, manifest_samples
+from recap.data.other_kinds import folder_of_other_kind, refuse_masks_among
+from recap.data.walk import walk
 from recap.errors import InputError
 from recap.io.reasons import not_there
-from recap.types import Sample
+from recap.types import CLASSES, Sample
 
 Layout = Literal["benchmark", "folders", "manifest"]
 PAPER_NAMES = {
@@ -63,11 +65,30 @@ class Domain:
         files = list_split(self.root, self.layout, split)
         if not files.normal and not files.abnormal and split != "train":
             raise InputError(no_images(self, split))
+        self._refuse_other_kinds(files, split)
         masks = _match(files) if files.abnormal else {}
         return [Sample(path, abnormal=False, domain=self.name) for path in files.normal] + [
             Sample(path, abnormal=True, mask=masks.get(path), domain=self.name)
             for path in files.abnormal
         ]
+
+    def _refuse_other_kinds(self, files: Listing, split: Split) -> None:
+        masks = mask_place(self.root, self.layout, split)
+        for images in (files.normal, files.abnormal):
+            refuse_masks_among(images, f"Move masks to {masks}.")
+        if self.layout == "folders":
+            for folder, reason in misplaced_folders(self.root, files).items():
+                raise InputError(f"{folder}: {reason}.")
+
+
+def misplaced_folders(root: Path, files: Listing) -> dict[Path, str]:
+    """Folders below normal/ and abnormal/ that say to be of another kind, and what is wrong."""
+    found = {}
+    for kind, images in zip(CLASSES, (files.normal, files.abnormal), strict=True):
+        folder = folder_of_other_kind(root / kind, images, kind)
+        if folder is not None:
+            found[folder] = f"its images would count as {kind}. Move it out of {root / kind}"
+    return found
 
 
 def read_domain(path: Path) -> Domain:
@@ -84,6 +105,16 @@ def read_domain(path: Path) -> Domain:
 
 def layout_of(path: Path) -> Layout | None:
     """Tell the layout of a folder or file; None where it is no data set."""
+    try:
+        return _layout(path)
+    except PermissionError as error:
+        # The system names a folder that is looked for in it, which need not be there.
+        raise InputError(
+            f"{path}: this folder cannot be read ({error.strerror}). Allow it or move it."
+        ) from error
+
+
+def _layout(path: Path) -> Layout | None:
     if path.is_file():
         return "manifest" if path.suffix.lower() == ".csv" else None
     labels = (path / split / label for split in ("valid", "test") for label in ("good", "Ungood"))
@@ -117,7 +148,14 @@ def find_domains(root: Path) -> list[Domain]:
 def domain_folders(root: Path) -> list[Path]:
     """The folders in a folder that are domains, or are named as if they were."""
     folders = sorted(folder for folder in root.iterdir() if folder.is_dir())
-    return [folder for folder in folders if folder.name.endswith("_AD") or layout_of(folder)]
+    return [folder for folder in folders if folder.name.endswith("_AD") or _is_domain(folder)]
+
+
+def _is_domain(folder: Path) -> bool:
+    try:
+        return layout_of(folder) is not None
+    except InputError:  # no permission: lost+found, say, at the top of a disk
+        return False
 
 
 def paper_order(name: str) -> tuple[int, str]:
@@ -141,12 +179,18 @@ def list_split(root: Path, layout: Layout, split: Split) -> Listing:
     )
 
 
+def mask_place(root: Path, layout: Layout, split: Split) -> Path:
+    """Where the masks of a split belong."""
+    if layout == "folders":
+        return root / "masks"
+    return root / SPLIT_FOLDERS[split] / "Ungood" / MASK_FOLDERS[0]
+
+
 def _list_folders(root: Path) -> Listing:
     normal, abnormal = (
-        sorted(filter(is_image, walk(root / name)), key=natural_key)
-        for name in ("normal", "abnormal")
+        sorted(filter(is_image, walk(root / name)), key=natural_key) for name in CLASSES
     )
-    masks = root / "masks"
+    masks = mask_place(root, "folders", "pool")
     return Listing(normal, abnormal, [masks] if masks.is_dir() else [])
 
 

@@ -7,9 +7,10 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from recap.config import ReadingSettings
-from recap.data.folder import name_some, natural_key, walk
+from recap.data.folder import name_some, natural_key
 from recap.data.names import IMAGE_SUFFIXES
 from recap.data.unread_formats import is_unread_image
+from recap.data.walk import is_output, walk
 from recap.errors import InputError
 from recap.fetch import unpack_archive
 from recap.io.case import Case
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from recap.io.dicom_series import Series
 
 Skipped = tuple[Path, str]
-"""A file that is no case, and why."""
+"""A file that is no case, or a folder without any, and why."""
 
 
 class NoCasesError(InputError):
@@ -149,7 +150,14 @@ def _search_zip(path: Path, scratch: Path) -> Search:
 def _search_folder(root: Path, leave_out: Sequence[Path] = ()) -> Search:
     formats: dict[Path, Format] = {}
     skipped: list[Skipped] = []
-    for file in sorted(walk(root, leave_out), key=natural_key):
+
+    def enter(folder: Path) -> bool:
+        if is_output(folder):
+            skipped.append((folder, "a detector or results of recap, with pictures of its own"))
+            return False
+        return True
+
+    for file in sorted(walk(root, leave_out, enter), key=natural_key):
         kind, reason = _kind(file)
         if reason:
             skipped.append((file, reason))

@@ -76,9 +76,11 @@ def read_exclusions(file: Path) -> Exclusions:
     """Read a list of test images to leave out."""
     file = Path(file)
     try:
-        lines = file.read_text(encoding="utf-8-sig").splitlines()
+        # Entries are file names, which need not be UTF-8.
+        text = file.read_text(encoding="utf-8-sig", errors="surrogateescape")
+        lines = text.splitlines()
         sha256 = sha256_of(file)
-    except (OSError, UnicodeDecodeError) as error:
+    except OSError as error:
         raise InputError(f"{file}: the exclusion list cannot be read ({error}).") from error
     images: dict[str, dict[str, str]] = {}
     for number, line in enumerate(lines, 1):

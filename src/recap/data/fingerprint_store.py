@@ -15,9 +15,9 @@ from recap.data.processes import run_each
 from recap.errors import InputError
 
 # To be raised with every change to what a fingerprint holds.
-_FORMAT = 1
+_FORMAT = 2
 _TABLE = (
-    "CREATE TABLE IF NOT EXISTS seen (path TEXT PRIMARY KEY, size INTEGER, mtime_ns INTEGER, "
+    "CREATE TABLE IF NOT EXISTS seen (path BLOB PRIMARY KEY, size INTEGER, mtime_ns INTEGER, "
     "sha256 TEXT, pixels TEXT, patient TEXT, thumb BLOB)"
 )
 _CHUNK = 16
@@ -81,6 +81,11 @@ def _stamp(path: Path) -> tuple[int, int]:
     return (stat.st_size, stat.st_mtime_ns)
 
 
+def _key(path: Path) -> bytes:
+    """A file's path as the system has it: names need not be text, which SQLite insists on."""
+    return os.fsencode(path.absolute())
+
+
 def _prepared(store: sqlite3.Connection) -> sqlite3.Connection:
     if store.execute("PRAGMA user_version").fetchone()[0] != _FORMAT:
         store.execute("DROP TABLE IF EXISTS seen")
@@ -97,7 +102,7 @@ def _recall(
     for path, stamp in stamps.items():
         row = store.execute(
             "SELECT size, mtime_ns, sha256, pixels, patient, thumb FROM seen WHERE path = ?",
-            (str(path.absolute()),),
+            (_key(path),),
         ).fetchone()
         if row is not None and tuple(row[:2]) == stamp:
             values = np.frombuffer(zlib.decompress(row[5]), np.uint8)
@@ -114,7 +119,7 @@ def _save(
             "INSERT OR REPLACE INTO seen VALUES (?, ?, ?, ?, ?, ?, ?)",
             [
                 (
-                    str(path.absolute()),
+                    _key(path),
                     *stamps[path],
                     one.sha256,
                     one.pixels,

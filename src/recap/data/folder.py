@@ -1,14 +1,15 @@
 """Plain folders of images: listing, matching masks by name, labelled samples."""
 
-import os
 import re
-from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from recap.data.names import bare_name
+from recap.data.other_kinds import MASK_ENDINGS, refuse_masks_among, refuse_other_kind
 from recap.data.unread_formats import is_unread_image
+from recap.data.walk import walk
 from recap.errors import InputError
 from recap.fetch import sha256_of
 from recap.io.reasons import not_there
@@ -18,11 +19,7 @@ from recap.words import counted
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp", ".webp")
 DICOM_SUFFIXES = (".dcm", ".dicom")
-MASK_ENDINGS = ("", "_mask", "-mask")
-_MASK_FOLDERS = ("masks", "anomaly_mask", "label")
-# Folders whose images are of another kind than those they would be listed with.
-_NOT_NORMAL = ("abnormal", "ungood", *_MASK_FOLDERS)
-_NOT_ABNORMAL = ("normal", "good", *_MASK_FOLDERS)
+_OWN_FOLDER = "Move masks to a folder of their own, and name it with --masks."
 
 
 @dataclass(frozen=True)
@@ -138,28 +135,15 @@ def folder_samples(
             f"Listed as normal and as abnormal: {counted(len(both), 'image')} "
             f"({name_some(sorted(both))}). Each image can be one only."
         )
-    _refuse_other_kind(normal, healthy, "normal", _NOT_NORMAL)
-    _refuse_other_kind(abnormal, diseased, "abnormal", _NOT_ABNORMAL)
+    for given, files, kind in ((normal, healthy, "normal"), (abnormal, diseased, "abnormal")):
+        if isinstance(given, str | Path):
+            refuse_other_kind(Path(given), files, kind)
+        refuse_masks_among(files, _OWN_FOLDER)
     _refuse_copies([*healthy, *diseased])
     found = {} if masks is None else match_masks(diseased, Path(masks))
     return [Sample(path, abnormal=False, domain=domain) for path in healthy] + [
         Sample(path, abnormal=True, mask=found.get(path), domain=domain) for path in diseased
     ]
-
-
-def _refuse_other_kind(
-    folder: object, files: Sequence[Path], kind: str, others: Sequence[str]
-) -> None:
-    """Of a folder that holds all images, lesions and masks would be taken for what they are not."""
-    if not isinstance(folder, str | Path):
-        return
-    for file in files:
-        for name in file.relative_to(folder).parts[:-1]:
-            if name.lower() in others:
-                raise InputError(
-                    f"{folder}: the images in its folder {name}/ would count as {kind}. Name the "
-                    f"folder that holds {kind} images alone, such as {Path(folder) / kind}."
-                )
 
 
 def _refuse_copies(files: Sequence[Path]) -> None:
@@ -183,37 +167,6 @@ def name_some(paths: Sequence[Path], most: int = 5) -> str:
     """Name up to five files for an error message."""
     names = ", ".join(path.name for path in paths[:most])
     return names if len(paths) <= most else f"{names}, and {len(paths) - most} more"
-
-
-def walk(root: Path, leave_out: Iterable[Path] = ()) -> Iterable[Path]:
-    """Yield visible files; linked folders are followed, but none is entered twice.
-
-    Folders below `root` that are to be left out are not entered at all. A folder that cannot be
-    read is an error: passing it over would lose images without a word.
-    """
-    seen = {folder.resolve() for folder in leave_out} - {Path(root).resolve()}
-    # Links come after all real folders, so that what both lead to has its real name.
-    starts = deque([Path(root)])
-    while starts:
-        start = starts.popleft()
-        if start.resolve() in seen:
-            continue
-        for name, subfolders, files in os.walk(start, onerror=_refuse_folder):
-            folder = Path(name)
-            seen.add(folder.resolve())
-            visible = [folder / each for each in sorted(subfolders) if not each.startswith(".")]
-            new = [each for each in visible if each.resolve() not in seen]
-            starts += [each for each in new if each.is_symlink()]
-            subfolders[:] = [each.name for each in new if not each.is_symlink()]
-            yield from (folder / each for each in files if not each.startswith("."))
-
-
-def _refuse_folder(error: OSError) -> None:
-    if isinstance(error, FileNotFoundError):
-        return
-    raise InputError(
-        f"{error.filename}: this folder cannot be read ({error.strerror}). Allow it or move it."
-    ) from error
 
 
 def _list(path: Path, wanted: Callable[[Path], bool], in_words: str) -> list[Path]:

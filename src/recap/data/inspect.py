@@ -18,12 +18,15 @@ from recap.data.benchmark import (
     domain_folders,
     layout_of,
     list_split,
+    misplaced_folders,
     paper_order,
     read_domain,
 )
-from recap.data.folder import is_image, list_masks, pair_masks, walk
+from recap.data.folder import is_image, list_masks, pair_masks
 from recap.data.manifest import Split, read_manifest
+from recap.data.other_kinds import masks_among
 from recap.data.supports import known_patient
+from recap.data.walk import walk
 from recap.errors import InputError, RecapError
 from recap.fetch import sha256_of
 from recap.io.reasons import not_there
@@ -37,6 +40,7 @@ ProblemKind = Literal[
     "image without mask",
     "ambiguous mask",
     "orphan mask",
+    "mask among images",
     "unreadable image",
     "unreadable mask",
     "mask of other size",
@@ -145,6 +149,11 @@ def _survey(
         masks = _list_masks(report, files)
         seen.update(files.normal, files.abnormal, masks)
         found[split] = _survey_split(report, files, masks)
+        if layout == "folders":
+            report.problems += [
+                Problem("layout", str(folder), reason)
+                for folder, reason in misplaced_folders(path, files).items()
+            ]
     if not any(found.values()):
         report.problems.append(Problem("layout", str(path), "no images in its folders"))
     extra = sorted(file for file in walk(path) if file not in seen)
@@ -190,6 +199,11 @@ def _survey_split(report: DataReport, files: Listing, masks: list[Path]) -> list
     report.problems += [
         Problem("ambiguous mask", str(image), f"which of {', '.join(m.name for m in several)}?")
         for image, several in pairs.ambiguous.items()
+    ]
+    report.problems += [
+        Problem("mask among images", str(mask), f"looks like the mask of {image.name}")
+        for images in (files.normal, files.abnormal)
+        for mask, image in masks_among(images).items()
     ]
     return [Sample(p, False, domain=report.name) for p in files.normal] + [
         Sample(p, True, pairs.matched.get(p), report.name) for p in files.abnormal

@@ -5,6 +5,7 @@ can ask, and whose file has a published sha256, is the archive that anomalib dow
 """
 
 import json
+import os
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -64,6 +65,7 @@ def pull(
     wanted = _domain_names(domains)
     missing = [domain for domain in wanted if layout_of(to / domain) is None]
     if missing:
+        _refuse_in_the_way([to / domain for domain in missing])
         source = _source(name, to, url, sha256)
         say(_announcement(source))
         archive = to / (unquote(Path(urlsplit(source.url).path).name) or f"{name}.archive")
@@ -79,6 +81,17 @@ def pull(
         _unpack_domains(archive, to, missing, bool(domains), report)
         say(f"{archive} is no longer needed, unless you want to pull further domains.")
     return [read_domain(to / domain) for domain in wanted if layout_of(to / domain)]
+
+
+def _refuse_in_the_way(places: Sequence[Path]) -> None:
+    """Tell before the download what would fail after it."""
+    for place in places:
+        is_free = place.is_dir() and not place.is_symlink() and not any(place.iterdir())
+        if os.path.lexists(place) and not is_free:
+            raise InputError(
+                f"{place}: holds something else than this domain. Move it away, or choose another "
+                "--to."
+            )
 
 
 def _domain_names(given: Sequence[str]) -> list[str]:

@@ -192,7 +192,7 @@ def _parse_json(file: Path) -> Records:
 
 def _read(file: Path) -> str:
     try:
-        return file.read_text(encoding="utf-8")
+        return file.read_text(encoding="utf-8-sig")  # some editors add a byte order mark
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{file}: the support list cannot be read ({error}).") from error
 

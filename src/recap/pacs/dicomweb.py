@@ -7,7 +7,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from recap.atomic import replacing
-from recap.data.folder import walk
+from recap.data.walk import walk
 from recap.errors import InputError, SettingsError
 from recap.extras import require
 from recap.io.dicom_file import careful
@@ -174,7 +174,9 @@ def _dicom_files(paths: Sequence[Path]) -> list[Path]:
     found: dict[Path, None] = {}  # a folder may be given along with its files
     for path in paths:
         if path.is_dir():
-            below = [file for file in sorted(walk(path)) if sniff(file) == "dicom"]
+            # Results are what is sent, so their folders are entered.
+            files = sorted(walk(path, enter=lambda folder: True))
+            below = [file for file in files if sniff(file) == "dicom"]
             if not below:
                 raise InputError(f"{path}: there is no DICOM file in this folder. Name another.")
             found.update(dict.fromkeys(below))

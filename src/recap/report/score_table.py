@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from recap.atomic import replacing
+from recap.data.text_names import as_text
 from recap.extras import require
-from recap.scoring.rows import Row, as_text
+from recap.scoring.rows import Row
 
 INTEGERS = ("images", "regions", "height", "width")
 NUMBERS = ("score", "score_prototype", "score_memory", "p_value", "probability", "map_step_px")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from recap.atomic import check_place
 from recap.config import AnySettings, ReadingSettings
 from recap.errors import BundleError
 from recap.fetch import sha256_of
@@ -94,11 +95,13 @@ def write_bundle(
     """
     from safetensors.torch import save_file
 
+    check_place(folder)
     if folder.exists():
         read_card(folder)  # never replace a folder that is not a bundle
+    # A link stays, and the bundle that it leads to is replaced; "." has no name to write beside.
+    folder = folder.resolve()
     partial = folder.with_name(folder.name + ".writing")
-    if partial.exists():
-        shutil.rmtree(partial)
+    _remove(partial)
     if keep is not None:
         shutil.copytree(keep, partial, ignore=shutil.ignore_patterns(CARD, TENSORS))
     partial.mkdir(parents=True, exist_ok=True)
@@ -124,11 +127,18 @@ def _replace(folder: Path, partial: Path) -> None:
         partial.rename(folder)
         return
     old = folder.with_name(folder.name + ".replaced")
-    if old.exists():
-        shutil.rmtree(old)
+    _remove(old)
     folder.rename(old)
     partial.rename(folder)
-    shutil.rmtree(old)
+    _remove(old)
+
+
+def _remove(leftover: Path) -> None:
+    """Remove what an earlier save left behind; earlier versions also left links."""
+    if leftover.is_symlink():
+        leftover.unlink()
+    elif leftover.exists():
+        shutil.rmtree(leftover)
 
 
 def read_card(folder: Path) -> Card:

@@ -12,6 +12,7 @@ import numpy as np
 from recap.config import ReadingSettings
 from recap.data.cases import Found, find_cases
 from recap.data.folder import name_some
+from recap.data.other_kinds import refuse_masks_among, refuse_other_kind
 from recap.data.patients import patient_of
 from recap.errors import InputError, RecapError
 from recap.fetch import sha256_of
@@ -98,8 +99,8 @@ def calibrate(
     reading = reading or detector.card.reading
     unreadable: dict[str, str] = {}
     with TemporaryDirectory(prefix="recap-") as scratch:
-        healthy = list(_known(normal, Path(scratch) / "normal"))
-        diseased = [] if abnormal is None else list(_known(abnormal, Path(scratch) / "abnormal"))
+        healthy = list(_known(normal, "normal", Path(scratch)))
+        diseased = [] if abnormal is None else list(_known(abnormal, "abnormal", Path(scratch)))
         _refuse_known_to_the_detector(detector, [*healthy, *diseased])
         _refuse_doubles([*healthy, *diseased])
         allowed_rank(len(healthy), fpr)  # told before the work rather than after it
@@ -148,7 +149,7 @@ def _combine(
     return calibration, descriptors
 
 
-def _known(given: Any, scratch: Path) -> Iterator[Known]:
+def _known(given: Any, kind: str, scratch: Path) -> Iterator[Known]:
     """Whatever the user holds, as cases that can be opened."""
     refuse_one_image(given, "calibration images")
     given = [given] if isinstance(given, str | Path) else list(given)
@@ -157,8 +158,24 @@ def _known(given: Any, scratch: Path) -> Iterator[Known]:
     if not isinstance(given[0], str | Path):
         yield from (_from_array(array, number) for number, array in enumerate(given))
         return
-    for found in find_cases([Path(path) for path in given], scratch).cases:
-        yield _from_files(found)
+    paths = [Path(path) for path in given]
+    cases = find_cases(paths, scratch / kind).cases
+    _refuse_other_kinds(paths, cases, kind)
+    yield from map(_from_files, cases)
+
+
+def _refuse_other_kinds(paths: Sequence[Path], cases: Sequence[Found], kind: str) -> None:
+    """Lesions and masks among the normal cases would make the promise untrue."""
+    files = [_place(file, case) for case in cases for file in case.files]
+    for path in paths:
+        refuse_other_kind(path, [file for file in files if file.is_relative_to(path)], kind)
+    refuse_masks_among(files, "Move masks to a folder of their own.")
+
+
+def _place(file: Path, case: Found) -> Path:
+    """Where a file lies for the user: within its archive rather than where that was unpacked."""
+    origin = case.unpacked
+    return file if origin is None else origin.archive / file.relative_to(origin.folder)
 
 
 def _from_files(found: Found) -> Known:

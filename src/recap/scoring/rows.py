@@ -1,12 +1,7 @@
-r"""scores.csv: one row per case, readable at any time, also after a kill.
-
-File names need not be valid UTF-8, but the table must be: a byte that is none stands as Python
-writes it, `\udce9` for E9. A name that has such letters itself has `\udc5c` for their backslash.
-"""
+"""scores.csv: one row per case, readable at any time, also after a kill."""
 
 import csv
 import io
-import re
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -15,6 +10,7 @@ from pathlib import Path
 from typing import IO
 
 from recap.atomic import replacing
+from recap.data.text_names import as_text, from_text
 from recap.errors import InputError
 
 
@@ -65,21 +61,6 @@ class Row:
 
 COLUMNS = [field.name for field in fields(Row)]
 _ADDED = {"dicom", "ignore_sha256"}
-_NOT_TEXT = re.compile("[\udc80-\udcff]|\\\\(?=udc[0-9a-f]{2})")
-_ESCAPED = re.compile(r"\\udc([0-9a-f]{2})")
-_BACKSLASH = "5c"
-
-
-def as_text(value: str) -> str:
-    r"""A value that is valid Unicode: bytes of a file name that are none become `\udcXX`."""
-    return _NOT_TEXT.sub(lambda found: rf"\udc{ord(found[0]) & 0xFF:02x}", value)
-
-
-def from_text(value: str) -> str:
-    """The value that `as_text` wrote."""
-    return _ESCAPED.sub(
-        lambda found: "\\" if found[1] == _BACKSLASH else chr(0xDC00 + int(found[1], 16)), value
-    )
 
 
 def _written(row: Row) -> dict[str, str]:

@@ -20,6 +20,7 @@ from recap.errors import InputError
 from recap.io import image_from_array, mask_from_array, read_image, read_mask
 from recap.io.raster import refuse_one_image
 from recap.io.resize import SquareResize
+from recap.io.window import parse_window
 from recap.types import CLASSES, BoolArray, Image, Sample
 from recap.words import counted
 
@@ -45,6 +46,7 @@ def load_support(
     samples: Sequence[Sample], reading: ReadingSettings = _AS_THE_FILE_SAYS
 ) -> list[SupportImage]:
     """Read labelled files."""
+    parse_window(reading.window)  # pictures have no need of it, but what is scored later may
     loaded = []
     for sample, record in zip(samples, support_hashes(samples), strict=True):
         image = read_image(sample.path, reading)
@@ -61,6 +63,7 @@ def gather_support(
     reading: ReadingSettings = _AS_THE_FILE_SAYS,
 ) -> list[SupportImage]:
     """Support images from folders, lists of files, or lists of arrays."""
+    parse_window(reading.window)
     given = [_listed(normal, "normal"), _listed(abnormal, "abnormal"), _listed(masks, "masks")]
     kinds = {kind for images in given for kind in _are_paths(images)}
     if len(kinds) == 2:

@@ -14,6 +14,7 @@ from recap.encoders.vit import Encoder
 from recap.errors import InputError, SettingsError
 from recap.io import read_image
 from recap.io.resize import SquareResize
+from recap.io.window import parse_window
 from recap.model.build import new_model
 from recap.model.class_tokens import class_vectors, solve_sources
 from recap.model.recap import ReCAP, Teacher
@@ -136,6 +137,7 @@ def source_masks(
     That is abnormal images with a mask that marks something, and the normal ones of their domains.
     An abnormal image without one is no image without a lesion: its map is left alone.
     """
+    parse_window(reading.window)  # pictures have no need of it, but what is scored later may
     masks = torch.stack([square_mask(sample, size_px, reading) for sample in samples])
     marked = masks.flatten(1).any(dim=1)
     if not marked.any() and any(sample.mask for sample in samples):

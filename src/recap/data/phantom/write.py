@@ -1,8 +1,9 @@
 """Phantom domains in the benchmark's folder layout."""
 
 import hashlib
-from collections.abc import Callable, Sequence
-from pathlib import Path
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path, PurePosixPath
 
 import numpy as np
 from numpy.random import Generator
@@ -16,6 +17,7 @@ from recap.data.phantom.histology import histology
 from recap.data.phantom.liver import liver
 from recap.data.phantom.retina import oct2017, resc
 from recap.errors import InputError, SettingsError
+from recap.progress import Progress, silent
 from recap.types import BoolArray, FloatArray
 
 Draw = Callable[[Generator, int, bool], tuple[FloatArray, BoolArray]]
@@ -30,6 +32,7 @@ PHANTOMS: dict[str, Draw] = {
 }
 # The benchmark has masks for these only.
 WITH_MASKS = ("Brain", "Liver", "Retina_RESC")
+_PARTIAL = ".phantoms.partial"
 
 
 def phantom(
@@ -52,28 +55,53 @@ def write_phantoms(
     test: int = 8,
     size_px: int = 240,
     domains: Sequence[str] | None = None,
+    progress: Progress = silent,
 ) -> list[Domain]:
     """Write phantom domains under `root`; `pool` and `test` count the images of each class.
 
     Each image depends on the seed and its own place only: more images, or other domains,
-    leave those already drawn as they are.
+    leave those already drawn as they are. Domains appear together when all are whole, so that a
+    run that was stopped can be repeated.
     """
     if min(pool, test) < 1 or size_px < 32:
         raise SettingsError(
             f"Phantoms need at least 1 image per class and 32 px, "
             f"not pool={pool}, test={test}, size_px={size_px}."
         )
-    written = []
-    for name in PHANTOMS if domains is None else domains:
-        folder = Path(root) / f"{name}_AD"
+    names = list(PHANTOMS if domains is None else domains)
+    folders = [Path(root) / f"{name}_AD" for name in names]
+    for folder in folders:
         if folder.exists():
             raise InputError(f"{folder}: exists already. Remove it, or write to another folder.")
-        for split, count in (("valid", pool), ("test", test)):
+    partial = Path(root) / _PARTIAL
+    _remove(partial)  # of a run that was killed
+    try:
+        images = list(_images(folders, {"valid": pool, "test": test}))
+        for number, (place, abnormal) in enumerate(images):
+            progress("draw", number, len(images), str(place))
+            _write_one(partial / place.parent, place.name, abnormal, seed, size_px)
+        progress("draw", len(images), len(images), "")
+        for folder in folders:
+            (partial / folder.name).rename(folder)
+    finally:
+        _remove(partial)
+    return [read_domain(folder) for folder in folders]
+
+
+def _remove(partial: Path) -> None:
+    if partial.exists():
+        shutil.rmtree(partial)
+
+
+def _images(
+    folders: Sequence[Path], counts: Mapping[str, int]
+) -> Iterator[tuple[PurePosixPath, bool]]:
+    """Domain, split and file name of all images, and whether they are abnormal."""
+    for folder in folders:
+        for split, count in counts.items():
             for index in range(count):
                 for abnormal in (False, True):
-                    _write_one(folder / split, f"{split}_{index:03d}.png", abnormal, seed, size_px)
-        written.append(read_domain(folder))
-    return written
+                    yield PurePosixPath(folder.name, split, f"{split}_{index:03d}.png"), abnormal
 
 
 def _write_one(split: Path, file: str, abnormal: bool, seed: int, size_px: int) -> None:

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from recap.data.prepare.listing import files_below
 from recap.data.prepare.pairs import Pair, pair_up
 from recap.data.prepare.plan import Item, Note, Output, Plan, PrepareOptions, Probe, Source, Split
 from recap.data.prepare.png import eight_bit, image_output, mask_output
@@ -50,7 +51,7 @@ Cuts = dict[str, list[Cut]]
 def plan(raw: Path, options: PrepareOptions) -> Plan:
     """Look into every annotation first: it decides which slices are normal."""
     require("nibabel", "volumes")
-    files = list(raw.rglob("BraTS2021_*.nii*"))
+    files = files_below(raw, "BraTS2021_*.nii*")
     # The challenge's validation patients have no annotation, and the benchmark none of them.
     unused = [path for path in files if "validation" in str(path.relative_to(raw)).lower()]
     found = pair_up(set(files) - set(unused), _FLAIR, _SEG)

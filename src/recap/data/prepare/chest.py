@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 
 from recap.config import ReadingSettings
+from recap.data.prepare.listing import files_below, folders_below
 from recap.data.prepare.plan import Item, Note, Output, Plan, PrepareOptions, Source, Split
 from recap.data.prepare.png import eight_bit, image_output
 from recap.data.prepare.select import draw, ranked, share_out
@@ -40,8 +41,8 @@ _UNKNOWN_PATIENTS = (
 def plan(raw: Path, options: PrepareOptions) -> Plan:
     """Everything is in the table of labels."""
     require("pydicom", "dicom")
-    tables = sorted(raw.rglob(LABELS))
-    folders = sorted(path for path in raw.rglob(IMAGES) if path.is_dir())
+    tables = files_below(raw, LABELS)
+    folders = folders_below(raw, IMAGES)
     if not tables or not folders:
         raise SOURCE.wrong_folder(raw, f"no {LABELS if not tables else IMAGES} in it")
     labels = _labels(tables[0])

@@ -20,6 +20,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from recap.data.prepare.listing import files_below
 from recap.data.prepare.plan import Item, Note, Output, Plan, PrepareOptions, Probe, Source, Split
 from recap.data.prepare.png import image_output, mask_output
 from recap.data.prepare.select import rank, ranked, share_out
@@ -229,7 +230,7 @@ def _specimens(raw: Path, errors: list[Note], skipped: list[Note]) -> list[Speci
 def _by_name(raw: Path, pattern: str, errors: list[Note]) -> dict[str, Path]:
     """Files with the challenge's names, by the name in small letters."""
     found: dict[str, Path] = {}
-    for path in sorted(raw.rglob(pattern)):
+    for path in files_below(raw, pattern):
         if not _NAME.fullmatch(path.stem):
             continue
         if path.stem.lower() in found:
@@ -243,7 +244,7 @@ def _test_labels(
     raw: Path, slides: Mapping[str, Path], outlines: Mapping[str, Path]
 ) -> dict[str, bool]:
     """Which test slides have tumour: by the challenge's table, or by their having outlines."""
-    for table in sorted(raw.rglob("reference.csv")):
+    for table in files_below(raw, "reference.csv"):
         try:
             with table.open(newline="", encoding="utf-8-sig") as stream:
                 rows = [row for row in csv.reader(stream) if len(row) > 1]

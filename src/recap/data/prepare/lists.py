@@ -24,7 +24,8 @@ def listed_names(places: Iterable[Path]) -> tuple[tuple[str, ...], tuple[str, ..
 
 def _read(file: Path) -> list[tuple[str, list[str]]]:
     try:
-        lines = file.read_text(encoding="utf-8").splitlines()
+        # Some editors add a byte order mark.
+        lines = file.read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{file}: the support list cannot be read ({error}).") from error
     matches = [_LINE.fullmatch(line.strip()) for line in lines if line.strip()]

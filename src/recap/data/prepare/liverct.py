@@ -16,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
+from recap.data.prepare.listing import files_below
 from recap.data.prepare.pairs import Pair, Paired, pair_up
 from recap.data.prepare.plan import Item, Note, Output, Plan, PrepareOptions, Probe, Source, Split
 from recap.data.prepare.png import eight_bit, image_output, mask_output
@@ -46,7 +47,7 @@ Slices = dict[tuple[str, int], bool]
 def plan(raw: Path, options: PrepareOptions) -> Plan:
     """Look into the labels first: they decide which slices show liver, and which a lesion."""
     require("nibabel", "volumes")
-    files = [path for path in raw.rglob("*.nii*") if path.is_file()]
+    files = [path for path in files_below(raw, "*.nii*") if path.is_file()]
     lits = _lits(files, options.limit)
     btcv = pair_up((path for path in files if not _is_btcv_test(path, raw)), *_BTCV)
     if not lits.pairs:

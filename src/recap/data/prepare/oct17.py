@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from recap.data.prepare.listing import folders_below
 from recap.data.prepare.plan import Item, Note, Output, Plan, PrepareOptions, Source, Split
 from recap.data.prepare.png import image_path
 from recap.data.prepare.select import draw, ranked
@@ -49,7 +50,7 @@ class Scan:
 
 def plan(raw: Path, options: PrepareOptions) -> Plan:
     """Everything is in the names."""
-    tests = sorted(path.parent for path in raw.rglob("NORMAL") if path.parent.name == "test")
+    tests = [path.parent for path in folders_below(raw, "NORMAL") if path.parent.name == "test"]
     if not tests:
         raise SOURCE.wrong_folder(raw, "no test/NORMAL in it")
     base = tests[0].parent

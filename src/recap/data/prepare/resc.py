@@ -18,6 +18,7 @@ from typing import NamedTuple
 import numpy as np
 
 from recap.data.folder import natural_key
+from recap.data.prepare.listing import folders_below
 from recap.data.prepare.plan import Item, Note, Output, Plan, PrepareOptions, Probe, Source, Split
 from recap.data.prepare.png import eight_bit, image_output, mask_output
 from recap.data.prepare.select import draw
@@ -88,8 +89,8 @@ def _lesion(labels: Path) -> BoolArray:
 
 
 def _part_folder(raw: Path, name: str) -> Path | None:
-    found = sorted(path.parent for path in raw.rglob("original_images") if path.parent.name == name)
-    return found[0] if found else None
+    images = folders_below(raw, "original_images")
+    return next((folder.parent for folder in images if folder.parent.name == name), None)
 
 
 def _scans(part: Path, train: bool, limit: int | None, errors: list[Note]) -> list[Scan]:
