@@ -133,8 +133,7 @@ def fit(model: AprilGAN, images: LabelledImages, job: Job) -> Fitted:
         )
     tower = tower_for(job, model.channels, model.device)
     model.projection = tower.visual_projection.clone()
-    named = job.options.domain or job.target
-    model.text, features = features_of(tower, images, named, job.zero_shot)
+    model.text, features = features_of(tower, images, job.options.domain, job.zero_shot)
     copied = has_masks and not job.zero_shot and job.options.copies
     given = images.with_copies() if copied else images
     store = job.encoded(model, given)

@@ -57,6 +57,9 @@ OFFICIAL: dict[str, Any] = {
 class Options(Section):
     """How MadCLIP is trained."""
 
+    domain: str = ""
+    """What the images show, for the prompts. None means the name that the support comes with;
+    zero-shot, and without a name, "medical image"."""
     epochs: Annotated[int, Field(ge=1)] = 50
     batch_size: Annotated[int, Field(ge=1)] = 16
     learning_rate: Annotated[float, Field(gt=0)] = 1e-3
@@ -154,8 +157,8 @@ def fit(model: MadCLIP, images: LabelledImages, job: Job) -> Fitted:
         logits = model.logits(store[indices].to(model.device), text)
         return batch_loss(model, logits, images, indices)
 
-    # Prompts that are learned on other domains are for a target of any kind.
-    subject = subject_of("" if job.zero_shot else images.domains[0])
+    # Prompts that are learned on other domains are for a target of any kind, unless told of one.
+    subject = subject_of(job.options.domain)
     phrases = [[p.format(subject) for p in group] for group in (NORMAL, ABNORMAL)]
     mean = train_with_prompts(model, (phrases[0], phrases[1]), PLACES, loss, len(images), job)
     has_masks = bool(images.has_mask.any())

@@ -204,8 +204,7 @@ def build(encoder: Encoder, options: Options) -> MVFA:
 def fit(model: MVFA, images: LabelledImages, job: Job) -> Fitted:
     """Train the adapters; remember the normal images of a target."""
     tower = tower_for(job, model.channels, model.device)
-    named = job.options.domain or job.target
-    model.text, features = features_of(tower, images, named, job.zero_shot)
+    model.text, features = features_of(tower, images, job.options.domain, job.zero_shot)
     given = images if job.zero_shot else images.with_copies()
     store = job.encoded(model, given)
     mean = _train(model, given, store, features, job)
