@@ -136,6 +136,8 @@ def fit(model: AprilGAN, images: LabelledImages, job: Job) -> Fitted:
     model.text, features = features_of(tower, images, job.options.domain, job.zero_shot)
     copied = has_masks and not job.zero_shot and job.options.copies
     given = images.with_copies() if copied else images
+    if job.zero_shot:  # a memory would need the others too
+        given = images.only_supervised()
     store = job.encoded(model, given)
     mean = _train(model, given, store, features, job) if has_masks else 0.0
     model.trained.fill_(has_masks)
