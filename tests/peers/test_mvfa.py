@@ -194,10 +194,13 @@ def test_seeds_and_interruption(settings, make_support, tmp_path):
     check_seeds_and_interruption(make_support(1, 1), settings(), tmp_path)
 
 
-def test_the_domain_decides_the_sentences(few_shot, settings):
+def test_the_domain_decides_the_sentences(few_shot, settings, phantoms):
     tower = load_text_tower(settings().encoder)
     expected = prompts.text_features(tower, "Chest X-ray film")
     assert torch.equal(few_shot.model.text, expected)
+    for target, subject in (("Brain", "Brain"), ("", "medical image")):
+        zero_shot = fit_zero_shot(phantoms[1:], settings(epochs=1), domain=target)
+        assert torch.equal(zero_shot.model.text, prompts.text_features(tower, subject))
 
 
 def test_the_memory_may_hold_the_images_alone(fitted, make_support):

@@ -43,7 +43,8 @@ class Options(Section):
     """Settings of APRIL-GAN."""
 
     domain: str = ""
-    """What is to be scored, for the sentences; none means the support's own, zero-shot any."""
+    """What is to be scored, for the sentences. None means the name that the support comes with or,
+    zero-shot, that `--target` gives; without one, "medical image"."""
     epochs: Annotated[int, Field(ge=1)] | None = None
     """None means 50 few-shot and 15 zero-shot."""
     batch_size: Annotated[int, Field(ge=1)] = 8

@@ -54,7 +54,8 @@ class Options(Section):
     """Settings of MVFA."""
 
     domain: str = ""
-    """What is to be scored, for the sentences; none means the support's own, zero-shot any."""
+    """What is to be scored, for the sentences. None means the name that the support comes with or,
+    zero-shot, that `--target` gives; without one, "medical image"."""
     epochs: Annotated[int, Field(ge=1)] = 50
     batch_size: Annotated[int, Field(ge=1)] = 1
     learning_rate: Annotated[float, Field(gt=0)] | None = None
