@@ -1,11 +1,13 @@
 """Every method by its name: settings that are checked, and what each can do."""
 
+import errno
 import json
+import os
 
 import pytest
 
 from recap.config import PeerSettings, Settings
-from recap.errors import InputError, OtherFitError, SettingsError, WeightsError
+from recap.errors import InputError, OtherFitError, SettingsError, TrainingError, WeightsError
 from recap.peers.fitting import fit_few_shot, fit_zero_shot
 from recap.peers.methods import METHODS, has_zero_shot, resolve_method, uses_abnormal
 from recap.peers.registry import PEERS
@@ -161,6 +163,19 @@ def test_a_fit_does_not_go_on_under_another_name(method, peer_settings, make_sup
     fit_few_shot(make_support(1, 1), settings, domain="Brain", work_dir=tmp_path)
     with pytest.raises(OtherFitError, match="unfinished fit of other images or settings"):
         fit_few_shot(make_support(1, 1), settings, domain="spine", work_dir=tmp_path)
+
+
+def test_a_full_disk_has_a_remedy_that_there_is(peer_settings, make_support, tmp_path, monkeypatch):
+    """Other methods have no group `training`."""
+
+    def full(file, start, size):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate", full, raising=False)
+    with pytest.raises(TrainingError, match=r"No space left.*another disk") as raised:
+        fit_few_shot(make_support(1, 1), peer_settings("uniadet"), work_dir=tmp_path)
+    assert "--set" not in str(raised.value)
+    assert not (tmp_path / "tokens.f32").exists()
 
 
 def test_a_peer_is_fitted_by_one_process(peer_settings, make_support, monkeypatch):

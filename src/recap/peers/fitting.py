@@ -54,9 +54,17 @@ class Job:
     work_dir: Path | None
 
     def encoded(self, model: Any, images: LabelledImages) -> PrefixStore:
-        """`model.prefix(pixels)` of all images, computed once; indexed by lists of positions."""
+        """`model.prefix(pixels)` of all images; indexed by lists of positions.
+
+        Computed once, unless there is more of it than CACHE_BYTES.
+        """
         store = PrefixStore(
-            model, images.pixels, len(images), limit_bytes=CACHE_BYTES, folder=self.work_dir
+            model,
+            images.pixels,
+            len(images),
+            limit_bytes=CACHE_BYTES,
+            folder=self.work_dir,
+            remedy="Free some space, or choose another disk: unfinished work lies where --out is.",
         )
         store.fill(self.progress)
         return store

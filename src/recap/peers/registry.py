@@ -53,9 +53,7 @@ _ALL = (
         names_target=True,
     ),
     Peer("mediclip", "MediCLIP", zero_shot="extension", normal_only=True, uses_text=True),
-    Peer(
-        "mvfa", "MVFA", zero_shot="yes", needs_abnormal=True, uses_text=True, names_target=True
-    ),
+    Peer("mvfa", "MVFA", zero_shot="yes", needs_abnormal=True, uses_text=True, names_target=True),
     Peer("madclip", "MadCLIP", zero_shot="extension", needs_abnormal=True, uses_text=True),
     Peer("dra", "DRA", zero_shot="extension", needs_abnormal=True),
 )
