@@ -3,13 +3,20 @@
 import errno
 import json
 import os
+import shutil
 
 import pytest
 
 from recap.config import PeerSettings, Settings
 from recap.errors import InputError, OtherFitError, SettingsError, TrainingError, WeightsError
 from recap.peers.fitting import fit_few_shot, fit_zero_shot
-from recap.peers.methods import METHODS, has_zero_shot, resolve_method, uses_abnormal
+from recap.peers.methods import (
+    METHODS,
+    encoder_for,
+    has_zero_shot,
+    resolve_method,
+    uses_abnormal,
+)
 from recap.peers.registry import PEERS
 
 
@@ -104,6 +111,29 @@ def test_methods_with_text_refuse_an_encoder_without(method, tiny_folder, make_s
     settings = resolve_method(method, encoder={"name": str(tiny_folder), "input_px": 70})
     with pytest.raises(WeightsError, match="no text tower"):
         fit_few_shot(make_support(), settings)
+
+
+@pytest.mark.parametrize("method", [name for name, peer in PEERS.items() if peer.uses_text])
+def test_no_weights_are_asked_for_that_would_not_do(method, make_support, tmp_path, monkeypatch):
+    monkeypatch.setenv("RECAP_CACHE", str(tmp_path))
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
+    settings = resolve_method(method, encoder={"name": "dinov2-small"})
+    for fit in (lambda: fit_few_shot(make_support(), settings), lambda: encoder_for(settings)):
+        with pytest.raises(WeightsError, match=r"dinov2-small has no text tower; use clip-vit-b16"):
+            fit()
+
+
+@pytest.mark.parametrize("method", [name for name, peer in PEERS.items() if peer.uses_text])
+def test_a_missing_tokeniser_is_told_before_images_are_encoded(
+    method, peer_settings, tiny_clip_folder, make_support, tmp_path
+):
+    for file in ("config.json", "model.safetensors"):
+        shutil.copy(tiny_clip_folder / file, tmp_path / file)
+    settings = peer_settings(method, encoder={"name": str(tmp_path)}, options=QUICK[method])
+    said = []
+    with pytest.raises(WeightsError, match="token"):
+        fit_few_shot(make_support(), settings, progress=lambda *args: said.append(args))
+    assert said == []
 
 
 QUICK = {

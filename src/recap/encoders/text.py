@@ -90,12 +90,18 @@ def load_text_tower(settings: EncoderSettings, seed: int = 0) -> TextTower:
     return _random_tower(settings.name, seed) if settings.random_weights else _saved(settings.name)
 
 
-def _saved(name: str) -> TextTower:
-    import transformers
-
+def need_text_tower(name: str) -> None:
+    """Refuse an encoder that is known to have no text tower, be its weights here or not."""
     entry = find(name)
     if entry is not None and entry.text_config is None:
         raise _no_text_tower(name)
+
+
+def _saved(name: str) -> TextTower:
+    import transformers
+
+    need_text_tower(name)
+    entry = find(name)
     files = locate(name)
     config = _read(files.folder)
     if config["model_type"] not in ("clip", "clip_vision_model"):

@@ -21,6 +21,7 @@ import torch
 from recap.config import EncoderSettings, PeerSettings
 from recap.data.benchmark import Domain
 from recap.encoders.load import load_encoder
+from recap.encoders.text import need_text_tower
 from recap.encoders.vit import Encoder
 from recap.errors import InputError, SettingsError
 from recap.model.scorer import Scorer
@@ -178,6 +179,8 @@ def _with_name(peer: Peer, settings: PeerSettings, mode: Mode, target: str) -> P
 
 def encoder_of(peer: Peer, settings: EncoderSettings, seed: int) -> Any:
     """The encoder that a method runs on: one of ours, or its own backbone."""
+    if peer.uses_text:
+        need_text_tower(settings.name)  # before anyone is told to download what would not do
     own: Callable[[EncoderSettings, int], Encoder] = getattr(
         peer.module, "load_encoder", load_encoder
     )
