@@ -75,6 +75,16 @@ def tiny_clip_folder(tmp_path_factory: pytest.TempPathFactory, tiny_folder: Path
 
 
 @pytest.fixture(scope="session")
+def resnet_folder(tmp_path_factory: pytest.TempPathFactory, tiny_folder: Path) -> Path:
+    """A tiny residual network for DRA's `encoder.name` (with `encoder.input_px=96`)."""
+    from tiny_resnet import tiny_network
+
+    folder = tmp_path_factory.mktemp("resnet") / "tiny"
+    tiny_network().save_pretrained(folder, safe_serialization=True)
+    return folder
+
+
+@pytest.fixture(scope="session")
 def peer_settings(tiny_clip_folder: Path) -> Callable[..., PeerSettings]:
     """peer_settings(method, preset, encoder={…}, options={…}): on the tiny CLIP at 70 px."""
 

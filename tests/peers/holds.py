@@ -10,6 +10,7 @@ import torch
 import recap
 from recap.io import image_from_array
 from recap.peers.fitting import fit_few_shot
+from recap.scoring.detector import Detector
 from recap.training import epochs
 
 
@@ -51,7 +52,9 @@ def check_batches(
 ) -> None:
     """An image's score depends neither on those that are scored with it nor on their order."""
     alone = [detector.score(query) for query in queries]
-    together = list(detector.score_batch(queries[::-1], batch_size=3))[::-1]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Detector, "on_gpu", True)  # a CPU would score them one by one
+        together = list(detector.score_batch(queries[::-1], batch_size=3))[::-1]
     for one, other in zip(alone, together, strict=True):
         assert np.isfinite(one.map).all()
         assert one.score == pytest.approx(other.score, rel=rel, abs=abs)

@@ -190,7 +190,9 @@ def test_an_earlier_block_is_normed_too(peer_settings):
 
 
 def test_a_layer_that_does_not_exist_is_refused(make_settings, make_support):
-    with pytest.raises(SettingsError, match=r"blocks 1 to 8"):
+    with pytest.raises(
+        SettingsError, match=r"options\.layer = 9: .*blocks 1 to 8; give one of them"
+    ):
         fit_few_shot(make_support(), make_settings(layer=9))
 
 

@@ -139,6 +139,14 @@ def test_sources_are_described_in_their_own_words(settings, phantoms, monkeypatc
     assert len(asked) == 8
 
 
+def test_only_images_that_teach_are_encoded(settings, phantoms):
+    """Chest has no masks: of its images, which may be most, no token is ever asked for."""
+    said = []
+    detector = fit_zero_shot(phantoms, settings(epochs=1), progress=lambda *args: said.append(args))
+    assert [args for args in said if args[0] == "encode"][-1][1:3] == (8, 8)
+    assert len(detector.card.support) == 12
+
+
 @pytest.mark.parametrize(
     ("name", "layers", "parameters"),
     [("clip-vit-b16", (3, 6, 9), 1_181_184), ("clip-vit-l14-336", None, 3_148_800)],

@@ -7,37 +7,18 @@ import transformers
 from holds import are_same, check_batches, check_saved, check_seeds_and_interruption
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tiny_resnet import PX, TINY, tiny_network
 
 import recap
-from recap.config import EncoderSettings
-from recap.encoders import weights
-from recap.encoders.load import load_encoder
-from recap.errors import BundleError, InputError, WeightsError
+from recap.errors import BundleError, InputError
 from recap.peers import dra, dra_backbone
 from recap.peers.dra import DRA, Options, interpolation
-from recap.peers.dra_backbone import SIZES, Backbone, load_backbone
+from recap.peers.dra_backbone import SIZES, Backbone
 from recap.peers.dra_heads import NORMAL, PSEUDO, SEEN, Heads, deviation_loss, top_mean, total_loss
 from recap.peers.dra_images import Sampler, cut_and_paste
 from recap.peers.fitting import fit_few_shot, fit_zero_shot
 from recap.peers.images import LabelledImages
 from recap.peers.settings import resolve_peer
-
-TINY = {**SIZES, "embedding_size": 8, "hidden_sizes": [8, 8, 12, 16], "depths": [1, 1, 1, 1]}
-PX = 96  # three by three patches, and two by two at half the size
-
-
-def tiny_network():
-    config = transformers.ResNetConfig(**TINY)
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        return transformers.ResNetModel(config)
-
-
-@pytest.fixture(scope="session")
-def resnet_folder(tmp_path_factory, tiny_folder):
-    folder = tmp_path_factory.mktemp("resnet") / "tiny"
-    tiny_network().save_pretrained(folder, safe_serialization=True)
-    return folder
 
 
 @pytest.fixture
@@ -302,47 +283,6 @@ def test_random_weights_need_no_file_and_must_be_asked_for(make_support, tmp_pat
     again = recap.load(tmp_path / "bundle", random_weights=True)
     image = make_support()[0].image
     assert again.score(image).score == detector.score(image).score
-
-
-@pytest.mark.parametrize("name", ["dinov2-small", "microsoft/resnet-18", "nowhere"])
-def test_missing_weights_are_named_with_the_remedy(name, tmp_path, monkeypatch):
-    monkeypatch.setenv("RECAP_CACHE", str(tmp_path))
-    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
-    with pytest.raises(WeightsError, match=r"ResNet-18.*microsoft/resnet-18.*encoder\.name=FOLDER"):
-        load_backbone(EncoderSettings(name=name), 0)
-
-
-@pytest.mark.parametrize("name", ["dinov2-small", "microsoft/resnet-18"])
-def test_a_transformers_name_means_the_cached_residual_network(name, tmp_path, monkeypatch):
-    monkeypatch.setenv("RECAP_CACHE", str(tmp_path))
-    folder = tmp_path / "encoders" / "microsoft--resnet-18"
-    config = tiny_network().config
-    transformers.ResNetForImageClassification(config).save_pretrained(folder)
-    backbone = load_backbone(EncoderSettings(name=name, input_px=PX), 0)
-    assert backbone.name == "microsoft/resnet-18"
-    saved = transformers.ResNetModel.from_pretrained(folder).state_dict()
-    loaded = backbone.start.state_dict()
-    assert all(torch.equal(saved[key], loaded[key]) for key in saved)
-    assert len(backbone.checksum) == 64
-    assert not list(backbone.parameters())
-
-
-def test_an_added_residual_network_is_found_but_is_no_encoder(tmp_path, monkeypatch):
-    monkeypatch.setenv("RECAP_CACHE", str(tmp_path / "cache"))
-    tiny_network().save_pretrained(tmp_path / "mine")
-    added = weights.add(tmp_path / "mine", "microsoft/resnet-18")
-    backbone = load_backbone(EncoderSettings(input_px=PX), 0)
-    assert (backbone.name, backbone.checksum) == ("microsoft/resnet-18", added.sha256)
-    with pytest.raises(WeightsError, match="'resnet' is not supported"):
-        load_encoder(EncoderSettings(name="microsoft/resnet-18"), 0)
-
-
-def test_a_file_of_another_network_is_refused(tmp_path, tiny_folder):
-    folder = tmp_path / "mixed"
-    tiny_network().save_pretrained(folder)
-    (folder / "model.safetensors").write_bytes((tiny_folder / "model.safetensors").read_bytes())
-    with pytest.raises(WeightsError, match=r"lacks .* tensors"):
-        load_backbone(EncoderSettings(name=str(folder)), 0)
 
 
 def test_heads_differ_from_each_other():

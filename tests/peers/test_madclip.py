@@ -248,7 +248,7 @@ def test_saved_and_loaded_scores_are_the_same(settings, make_support, queries, t
     names = set(head_tensors(detector.model))
     assert {"text", "seg_trained", "score_is_maximum"} <= names
     assert not any("context" in name for name in names)
-    assert detector.card.settings.options == Options(**QUICK).model_dump()
+    assert detector.card.settings.options == Options(**QUICK, domain="Brain").model_dump()
 
 
 def test_a_score_is_the_image_s_own(settings, make_support, queries):

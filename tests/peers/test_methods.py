@@ -1,13 +1,22 @@
 """Every method by its name: settings that are checked, and what each can do."""
 
+import errno
 import json
+import os
+import shutil
 
 import pytest
 
 from recap.config import PeerSettings, Settings
-from recap.errors import InputError, SettingsError, WeightsError
+from recap.errors import InputError, OtherFitError, SettingsError, TrainingError, WeightsError
 from recap.peers.fitting import fit_few_shot, fit_zero_shot
-from recap.peers.methods import METHODS, has_zero_shot, resolve_method, uses_abnormal
+from recap.peers.methods import (
+    METHODS,
+    encoder_for,
+    has_zero_shot,
+    resolve_method,
+    uses_abnormal,
+)
 from recap.peers.registry import PEERS
 
 
@@ -102,6 +111,101 @@ def test_methods_with_text_refuse_an_encoder_without(method, tiny_folder, make_s
     settings = resolve_method(method, encoder={"name": str(tiny_folder), "input_px": 70})
     with pytest.raises(WeightsError, match="no text tower"):
         fit_few_shot(make_support(), settings)
+
+
+@pytest.mark.parametrize("method", [name for name, peer in PEERS.items() if peer.uses_text])
+def test_no_weights_are_asked_for_that_would_not_do(method, make_support, tmp_path, monkeypatch):
+    monkeypatch.setenv("RECAP_CACHE", str(tmp_path))
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
+    settings = resolve_method(method, encoder={"name": "dinov2-small"})
+    for fit in (lambda: fit_few_shot(make_support(), settings), lambda: encoder_for(settings)):
+        with pytest.raises(WeightsError, match=r"dinov2-small has no text tower; use clip-vit-b16"):
+            fit()
+
+
+@pytest.mark.parametrize("method", [name for name, peer in PEERS.items() if peer.uses_text])
+def test_a_missing_tokeniser_is_told_before_images_are_encoded(
+    method, peer_settings, tiny_clip_folder, make_support, tmp_path
+):
+    for file in ("config.json", "model.safetensors"):
+        shutil.copy(tiny_clip_folder / file, tmp_path / file)
+    settings = peer_settings(method, encoder={"name": str(tmp_path)}, options=QUICK[method])
+    said = []
+    with pytest.raises(WeightsError, match="token"):
+        fit_few_shot(make_support(), settings, progress=lambda *args: said.append(args))
+    assert said == []
+
+
+QUICK = {
+    "mvfa": {"epochs": 1, "batch_size": 22},
+    "april_gan": {"epochs": 1},
+    "madclip": {"epochs": 1, "copies": 1},
+    "mediclip": {"epochs": 1, "variants": 1},
+    "visualad": {"epochs": 1},
+}
+
+
+@pytest.fixture
+def fit_named(peer_settings, make_support, phantoms):
+    """fit_named(method, name, zero_shot, said="…"): with one name given, and one among the
+    settings."""
+
+    def fit(method, name, zero_shot=False, **options):
+        settings = peer_settings(method, options={**QUICK[method], **options})
+        if zero_shot:
+            return fit_zero_shot(phantoms[1:], settings, domain=name).card
+        return fit_few_shot(make_support(1, 1), settings, domain=name).card
+
+    return fit
+
+
+@pytest.mark.parametrize(
+    ("method", "zero_shot"),
+    [
+        ("mvfa", False),
+        ("mvfa", True),
+        ("april_gan", False),
+        ("april_gan", True),
+        ("madclip", False),
+    ],
+)
+def test_the_name_in_the_text_is_a_setting_of_the_fit(method, zero_shot, fit_named):
+    cards = [fit_named(method, name, zero_shot) for name in ("", "Brain", "spine")]
+    assert [card.settings.options["domain"] for card in cards] == ["", "Brain", "spine"]
+    assert len({card.fingerprint for card in cards}) == 3
+    assert fit_named(method, "Brain", zero_shot, domain="spine").fingerprint == cards[2].fingerprint
+
+
+@pytest.mark.parametrize(
+    ("method", "zero_shot"),
+    [("visualad", False), ("visualad", True), ("mediclip", False), ("madclip", True)],
+)
+def test_a_name_that_no_text_says_is_none(method, zero_shot, fit_named, peer_settings):
+    cards = [fit_named(method, name, zero_shot) for name in ("", "Brain")]
+    given = peer_settings(method, options=QUICK[method])
+    assert [card.settings for card in cards] == [given, given]
+    assert cards[0].fingerprint == cards[1].fingerprint
+
+
+@pytest.mark.parametrize("method", ["mvfa", "april_gan", "madclip"])
+def test_a_fit_does_not_go_on_under_another_name(method, peer_settings, make_support, tmp_path):
+    settings = peer_settings(method, options=QUICK[method])
+    fit_few_shot(make_support(1, 1), settings, domain="Brain", work_dir=tmp_path)
+    with pytest.raises(OtherFitError, match="unfinished fit of other images or settings"):
+        fit_few_shot(make_support(1, 1), settings, domain="spine", work_dir=tmp_path)
+
+
+def test_a_full_disk_has_a_remedy_that_there_is(peer_settings, make_support, tmp_path, monkeypatch):
+    """Other methods have no group `training`."""
+
+    def full(file, start, size):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate", full, raising=False)
+    with pytest.raises(TrainingError, match=r"No space left.*another disk") as raised:
+        fit_few_shot(make_support(1, 1), peer_settings("uniadet"), work_dir=tmp_path)
+    assert "--set" not in str(raised.value)
+    assert not (tmp_path / "tokens.f32").exists()
 
 
 def test_a_peer_is_fitted_by_one_process(peer_settings, make_support, monkeypatch):

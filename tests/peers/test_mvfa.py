@@ -66,23 +66,24 @@ def slow_tokens(model, pixels):
 
 
 @torch.no_grad()
-def slow_output(model, pixels):
+def slow_output(model, pixels, drawn_by=0):
+    """Detection's score, and the map that segmentation (0) or detection (1) draws."""
     size, text = model.encoder.input_px, model.text.double().numpy()
     tokens, layers = slow_tokens(model, pixels), len(model.encoder.layers)
-    seg = sum(layer_map(seg[1:], text, size) for seg, _ in tokens) / layers
+    drawn = sum(layer_map(both[drawn_by][1:], text, size) for both in tokens) / layers
     det = 0.0
     for _, rows in tokens:
         logits = 100 * unit(rows[1:]) @ text.T
         det += np.mean(1 / (1 + np.exp(logits[:, 0] - logits[:, 1]))) / layers
     if model.memory is None:
-        return det, seg
+        return det, drawn
     bank = model.memory.double().numpy()
-    d_seg, d_det = (
+    far = [
         sum(stretched(distances(t[b][1:], bank[i, b]), size) for i, t in enumerate(tokens))
         / (2 * layers)
         for b in (0, 1)
-    )
-    return (det + d_det.mean()) / 2, (seg + d_seg) / 2
+    ]
+    return (det + far[1].mean()) / 2, (drawn + far[drawn_by]) / 2
 
 
 @pytest.mark.parametrize("preset", ["equal", "official"])
@@ -111,18 +112,15 @@ def test_zero_shot_scores_and_maps(settings, phantoms, queries):
     assert model.memory is None
 
 
-def test_without_masks_the_map_is_that_of_detection(fitted, make_support, queries):
-    detector = fitted(make_support(1, 1, masks=False), memory_weight=0)
+@pytest.mark.parametrize("memory_weight", [0, 0.5])
+def test_without_masks_the_map_is_that_of_detection(fitted, make_support, queries, memory_weight):
+    detector = fitted(make_support(1, 1, masks=False), memory_weight=memory_weight)
     model = detector.model
+    assert (model.memory is None) == (memory_weight == 0)
     pixels = pixels_of(detector, queries[1])
     with torch.no_grad():
         output = model(pixels)
-        tokens = slow_tokens(model, pixels)
-    text = model.text.double().numpy()
-    expected = sum(layer_map(det[1:], text, 70) for _, det in tokens) / 4
-    score = np.mean(
-        [1 / (1 + np.exp(-100 * unit(det[1:]) @ (text[1] - text[0]))) for _, det in tokens]
-    )
+    score, expected = slow_output(model, pixels, drawn_by=1)
     np.testing.assert_allclose(output.map[0], expected, atol=2e-4)
     assert float(output.score) == pytest.approx(score, abs=2e-4)
 
@@ -196,10 +194,13 @@ def test_seeds_and_interruption(settings, make_support, tmp_path):
     check_seeds_and_interruption(make_support(1, 1), settings(), tmp_path)
 
 
-def test_the_domain_decides_the_sentences(few_shot, settings):
+def test_the_domain_decides_the_sentences(few_shot, settings, phantoms):
     tower = load_text_tower(settings().encoder)
     expected = prompts.text_features(tower, "Chest X-ray film")
     assert torch.equal(few_shot.model.text, expected)
+    for target, subject in (("Brain", "Brain"), ("", "medical image")):
+        zero_shot = fit_zero_shot(phantoms[1:], settings(epochs=1), domain=target)
+        assert torch.equal(zero_shot.model.text, prompts.text_features(tower, subject))
 
 
 def test_the_memory_may_hold_the_images_alone(fitted, make_support):

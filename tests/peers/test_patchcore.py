@@ -218,7 +218,7 @@ def test_unit_tokens_do_not_depend_on_their_length(peer_settings):
     torch.testing.assert_close(lengths, torch.ones_like(lengths))
 
 
-@pytest.mark.parametrize("layers", [(0, 1), (3, 2), (8, 9), (4, 4)])
+@pytest.mark.parametrize("layers", [(), (0, 1), (3, 2), (8, 9), (4, 4)])
 def test_layers_that_do_not_exist_are_refused(layers, peer_settings, make_support):
     with pytest.raises(SettingsError, match=r"options\.layers = .*blocks 1 to 8"):
         fit_few_shot(make_support(), peer_settings("patchcore", options={"layers": layers}))

@@ -72,12 +72,20 @@ def test_every_domain_has_its_own_directions(tower):
 
 
 @pytest.mark.parametrize(
-    ("zero_shot", "target", "subject"),
-    [(False, "", "Brain"), (True, "", "medical image"), (False, "spine", "spine")],
+    ("zero_shot", "target", "scored", "fitted_on"),
+    [
+        (False, "", "Brain", "Brain"),
+        (True, "", "medical image", "Brain"),
+        (True, "spine", "spine", "Brain"),
+        # A support set is of what is scored: trained against one text and scored against another,
+        # it would have learned something else.
+        (False, "spine", "spine", "spine"),
+    ],
 )
-def test_what_the_sentences_are_about(tower, zero_shot, target, subject):
-    found, _ = prompts.features_of(tower, images_of("Brain"), target, zero_shot)
-    assert torch.equal(found, prompts.text_features(tower, subject))
+def test_what_the_sentences_are_about(tower, zero_shot, target, scored, fitted_on):
+    goal, features = prompts.features_of(tower, images_of("Brain"), target, zero_shot)
+    assert torch.equal(goal, prompts.text_features(tower, scored))
+    assert torch.equal(features, prompts.text_features(tower, fitted_on)[None])
 
 
 def test_towers_of_another_width_are_refused(peer_settings):

@@ -28,3 +28,4 @@ def test_every_method_can_be_timed(method, shots, settings):
     assert bool(both.map.isfinite().all())
     assert bool(both.score.isfinite().all())
     torch.testing.assert_close(both.score[:1], first.score, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(both.map[:1], first.map, rtol=1e-4, atol=1e-5)

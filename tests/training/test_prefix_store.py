@@ -1,13 +1,17 @@
+import errno
 import json
+import os
 
 import numpy as np
 import pytest
 import torch
 
 from recap.encoders.load import load_encoder
+from recap.errors import TrainingError
 from recap.model.recap import ReCAP
 from recap.progress import silent
 from recap.training import prefix_store
+from recap.training.head import frozen_tokens
 from recap.training.prefix_store import PrefixStore
 
 COUNT = 5
@@ -113,6 +117,16 @@ def test_only_marked_tokens_are_trusted(make, tmp_path, monkeypatch):
     tokens[2:] = -7
     tokens.flush()
     assert torch.equal(everything(make(tmp_path)), expected)
+
+
+def test_a_full_disk_has_a_remedy(model, pixels, tmp_path, monkeypatch):
+    def full(file, start, size):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate", full, raising=False)
+    with pytest.raises(TrainingError, match=r"GB for encoded.*No space left.*training\.cache_gb=0"):
+        frozen_tokens(model, pixels.__getitem__, COUNT, tmp_path, silent)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_progress_counts_up_to_the_end(make):

@@ -100,12 +100,18 @@ def has_text_tower(settings: EncoderSettings) -> bool:
     return folder is None or bool(_read(folder).get("text_config"))
 
 
-def _saved(name: str) -> TextTower:
-    import transformers
-
+def need_text_tower(name: str) -> None:
+    """Refuse a named encoder that has no text tower, be its weights here or not."""
     entry = find(name)
     if entry is not None and entry.text_config is None:
         raise _no_text_tower(name)
+
+
+def _saved(name: str) -> TextTower:
+    import transformers
+
+    need_text_tower(name)
+    entry = find(name)
     files = locate(name)
     config = _read(files.folder)
     if config["model_type"] not in ("clip", "clip_vision_model"):

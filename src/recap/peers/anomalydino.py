@@ -17,7 +17,7 @@ from recap.model.scorer import Output, Scorer
 from recap.peers.anomalydino_mask import foreground, shows_an_object
 from recap.peers.fitting import Fitted, Job
 from recap.peers.images import LabelledImages
-from recap.peers.layer_tokens import checked_layers, layer_tokens
+from recap.peers.layer_tokens import checked_layer, layer_tokens
 from recap.peers.map_scale import held_out_scale
 from recap.peers.rotation import rotate
 from recap.peers.smoothing import smooth_map
@@ -59,7 +59,7 @@ class AnomalyDINO(Scorer):
     def __init__(self, encoder: Encoder, options: Options) -> None:
         super().__init__()
         self.encoder, self.options = encoder, options
-        self.layers = checked_layers((options.layer or encoder.depth,), encoder)
+        self.layers = checked_layer(options.layer or encoder.depth, encoder)
         self.register_buffer("memory", None)
         self.register_buffer("masked", torch.tensor(False))
 

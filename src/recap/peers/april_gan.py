@@ -43,7 +43,8 @@ class Options(Section):
     """Settings of APRIL-GAN."""
 
     domain: str = ""
-    """What is to be scored, for the sentences; none means the support's own, zero-shot any."""
+    """What is to be scored, for the sentences. None means the name that the support comes with or,
+    zero-shot, that `--target` gives; without one, "medical image"."""
     epochs: Annotated[int, Field(ge=1)] | None = None
     """None means 50 few-shot and 15 zero-shot."""
     batch_size: Annotated[int, Field(ge=1)] = 8
@@ -133,10 +134,11 @@ def fit(model: AprilGAN, images: LabelledImages, job: Job) -> Fitted:
         )
     tower = tower_for(job, model.channels, model.device)
     model.projection = tower.visual_projection.clone()
-    named = job.options.domain or job.target
-    model.text, features = features_of(tower, images, named, job.zero_shot)
+    model.text, features = features_of(tower, images, job.options.domain, job.zero_shot)
     copied = has_masks and not job.zero_shot and job.options.copies
     given = images.with_copies() if copied else images
+    if job.zero_shot:  # a memory would need the others too
+        given = images.only_supervised()
     store = job.encoded(model, given)
     mean = _train(model, given, store, features, job) if has_masks else 0.0
     model.trained.fill_(has_masks)

@@ -12,7 +12,7 @@ from recap.encoders import cache, hub
 from recap.encoders.draws import own_draws
 from recap.encoders.hub import CONFIG_FILE, WEIGHTS_FILE
 from recap.encoders.load import RANDOM
-from recap.encoders.registry import IMAGENET
+from recap.encoders.registry import IMAGENET, Triple, find
 from recap.errors import WeightsError
 
 RESNET_18 = "microsoft/resnet-18"
@@ -23,6 +23,8 @@ SIZES: dict[str, Any] = {
     "layer_type": "basic",
 }
 """Of ResNet-18, in transformers' words."""
+RAW_PIXELS: tuple[Triple, Triple] = ((0.0, 0.0, 0.0), (1.0, 1.0, 1.0))
+"""The mean and std of `encoder.normalise = "unit"`."""
 
 
 class Backbone(nn.Module):
@@ -35,11 +37,19 @@ class Backbone(nn.Module):
     mean: Tensor
     std: Tensor
 
-    def __init__(self, start: Any, *, name: str, checksum: str, input_px: int) -> None:
+    def __init__(
+        self,
+        start: Any,
+        *,
+        name: str,
+        checksum: str,
+        input_px: int,
+        normalisation: tuple[Triple, Triple] = IMAGENET,
+    ) -> None:
         super().__init__()
         self.name, self.checksum, self.input_px = name, checksum, input_px
         self._start = (start,)
-        for key, values in zip(("mean", "std"), IMAGENET, strict=True):
+        for key, values in zip(("mean", "std"), normalisation, strict=True):
             self.register_buffer(key, torch.tensor(values).view(3, 1, 1), persistent=False)
 
     @property
@@ -52,34 +62,63 @@ def load_backbone(settings: EncoderSettings, seed: int) -> Backbone:
     """The residual network that `encoder.name` means; ResNet-18 where it means a transformer."""
     from transformers import ResNetConfig, ResNetModel
 
+    seen: dict[str, Any] = {"input_px": settings.input_px}
+    if settings.normalise == "unit":
+        seen["normalisation"] = RAW_PIXELS
     if settings.random_weights:
         with own_draws(seed):
             start = ResNetModel(ResNetConfig(**SIZES))
-        return Backbone(start, name=RESNET_18, checksum=RANDOM, input_px=settings.input_px)
+        return Backbone(start, name=RESNET_18, checksum=RANDOM, **seen)
     name, folder = _find(settings.name)
     start = ResNetModel(ResNetConfig.from_dict(_config(folder)))
     _restore(start, folder / WEIGHTS_FILE)
     ours = cache.cache_dir() in folder.parents
     checksum = cache.checked_digest(folder / WEIGHTS_FILE, None, ours=ours)
-    return Backbone(start, name=name, checksum=checksum, input_px=settings.input_px)
+    return Backbone(start, name=name, checksum=checksum, **seen)
 
 
 def _find(name: str) -> tuple[str, Path]:
-    folders = [(name, Path(name).expanduser())]
-    for hub_id in (name, RESNET_18):
-        if hub.is_hub_id(hub_id):
-            folders += [(hub_id, cache.folder_of(hub_id))]
-            cached = hub.cached_folder(hub_id, None)
-            folders += [(hub_id, cached)] if cached else []
-    for label, folder in folders:
-        if (folder / WEIGHTS_FILE).is_file() and _config(folder).get("model_type") == "resnet":
-            return label, folder
+    if folder := _folder_of(name):
+        return name, folder
+    if not _means_a_model(name):
+        raise WeightsError(
+            f"'{name}' is neither an encoder that is known here nor a folder with {CONFIG_FILE} "
+            f"and {WEIGHTS_FILE}. DRA trains a ResNet-18: name {RESNET_18}, or a folder that "
+            "holds one, with --set encoder.name=FOLDER."
+        )
+    if folder := _folder_of(RESNET_18):
+        return RESNET_18, folder
     raise WeightsError(
         f"DRA trains a ResNet-18 and its weights are not on this machine. Fetch them with `recap "
         f"weights pull {RESNET_18}`. Without a network: copy {CONFIG_FILE} and {WEIGHTS_FILE} of "
         f"the hub's {RESNET_18} into {cache.folder_of(RESNET_18)}, or name another folder that "
         "holds them with --set encoder.name=FOLDER."
     )
+
+
+def _folder_of(name: str) -> Path | None:
+    """The residual network of this name: as a path, in our cache or in the hub's."""
+    folders: list[Path | None] = [Path(name).expanduser()]
+    if find(name) is None and name in cache.folders():
+        folders.append(cache.folder_of(name))
+    if hub.is_hub_id(name):
+        folders.append(hub.cached_folder(name, None))
+    whole = (folder for folder in folders if folder and (folder / WEIGHTS_FILE).is_file())
+    return next((folder for folder in whole if _is_residual(folder)), None)
+
+
+def _means_a_model(name: str) -> bool:
+    """Whether a name means some other model, which ResNet-18 stands in for, and is no slip."""
+    if find(name) or name in cache.folders():
+        return True
+    folder = Path(name).expanduser()
+    if (folder / CONFIG_FILE).is_file():
+        return not _is_residual(folder)
+    return hub.is_hub_id(name)
+
+
+def _is_residual(folder: Path) -> bool:
+    return _config(folder).get("model_type") == "resnet"
 
 
 def _config(folder: Path) -> dict[str, Any]:

@@ -21,6 +21,7 @@ import torch
 from recap.config import EncoderSettings, PeerSettings
 from recap.data.benchmark import Domain
 from recap.encoders.load import load_encoder
+from recap.encoders.text import need_text_tower
 from recap.encoders.vit import Encoder
 from recap.errors import InputError, SettingsError
 from recap.model.scorer import Scorer
@@ -52,13 +53,19 @@ class Job:
     checkpoint: Checkpoint | None
     """For methods that are trained by gradients; saves and restores whatever requires them."""
     work_dir: Path | None
-    target: str = ""
-    """The domain that will be scored, where it is known: methods with text name it."""
 
     def encoded(self, model: Any, images: LabelledImages) -> PrefixStore:
-        """`model.prefix(pixels)` of all images, computed once; indexed by lists of positions."""
+        """`model.prefix(pixels)` of all images; indexed by lists of positions.
+
+        Computed once, unless there is more of it than CACHE_BYTES.
+        """
         store = PrefixStore(
-            model, images.pixels, len(images), limit_bytes=CACHE_BYTES, folder=self.work_dir
+            model,
+            images.pixels,
+            len(images),
+            limit_bytes=CACHE_BYTES,
+            folder=self.work_dir,
+            remedy="Free some space, or choose another disk: unfinished work lies where --out is.",
         )
         store.fill(self.progress)
         return store
@@ -140,6 +147,7 @@ def _fit(
             f"{peer.title} is fitted by one process: `accelerate launch` shares out fits of "
             "recap's own methods alone. Run `recap fit` without it."
         )
+    settings = _with_name(peer, settings, mode, target)
     options, chosen = module.Options(**settings.options), choose_device(device)
     # Before the seed is set: loading may draw numbers for parts that are then thrown away.
     encoder = encoder or encoder_of(peer, settings.encoder, settings.seed)
@@ -149,7 +157,7 @@ def _fit(
         mark = fingerprint(mode, settings, encoder, records)
         checkpoint = open_checkpoint(work_dir, mark)
         images = images_at(encoder.input_px)
-        job = Job(settings, options, mode == "zero-shot", progress, checkpoint, work_dir, target)
+        job = Job(settings, options, mode == "zero-shot", progress, checkpoint, work_dir)
         fitted: Fitted = module.fit(model, images, job)
     model.eval()
     scale = fitted.map_scale or scale_of_images(model, images)
@@ -160,8 +168,19 @@ def _fit(
     return assemble(model, mode, settings, records, fitted.losses, scale, statement)
 
 
+def _with_name(peer: Peer, settings: PeerSettings, mode: Mode, target: str) -> PeerSettings:
+    """What the text calls the images decides numbers, so it is a setting, whoever gave it."""
+    said = peer.uses_text and (mode != "zero-shot" or peer.names_target)
+    named = getattr(peer.module.Options(**settings.options), "domain", None)
+    if not said or not target or named != "":
+        return settings
+    return settings.model_copy(update={"options": {**settings.options, "domain": target}})
+
+
 def encoder_of(peer: Peer, settings: EncoderSettings, seed: int) -> Any:
     """The encoder that a method runs on: one of ours, or its own backbone."""
+    if peer.uses_text:
+        need_text_tower(settings.name)  # before anyone is told to download what would not do
     own: Callable[[EncoderSettings, int], Encoder] = getattr(
         peer.module, "load_encoder", load_encoder
     )

@@ -40,7 +40,13 @@ class LabelledImages:
 
     def only_normal(self) -> "LabelledImages":
         """The normal images, for methods that learn from nothing else."""
-        chosen = self.positions(abnormal=False)
+        return self._some(self.positions(abnormal=False))
+
+    def only_supervised(self) -> "LabelledImages":
+        """The images whose maps are supervised, for methods that learn from nothing else."""
+        return self._some(self.has_mask.nonzero().flatten().tolist())
+
+    def _some(self, chosen: list[int]) -> "LabelledImages":
         return LabelledImages(
             lambda index: self.pixels(chosen[index]),
             self.abnormal[chosen],

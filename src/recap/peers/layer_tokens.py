@@ -12,10 +12,19 @@ def checked_layers(layers: Sequence[int], encoder: Encoder) -> tuple[int, ...]:
     """The same layers, unless they do not exist or do not ascend."""
     if list(layers) == sorted({*layers} & {*range(1, encoder.depth + 1)}) and layers:
         return tuple(layers)
-    raise SettingsError(
-        f"options.layers = {list(layers)}: {encoder.name} has blocks 1 to {encoder.depth}; "
-        "give some of them in ascending order."
-    )
+    given = f"options.layers = {list(layers)}"
+    raise _no_such(given, "some of them in ascending order", encoder)
+
+
+def checked_layer(layer: int, encoder: Encoder) -> tuple[int, ...]:
+    """The layer alone, unless it does not exist."""
+    if 1 <= layer <= encoder.depth:
+        return (layer,)
+    raise _no_such(f"options.layer = {layer}", "one of them", encoder)
+
+
+def _no_such(given: str, wanted: str, encoder: Encoder) -> SettingsError:
+    return SettingsError(f"{given}: {encoder.name} has blocks 1 to {encoder.depth}; give {wanted}.")
 
 
 def layer_tokens(encoder: Encoder, pixels: Tensor, layers: Sequence[int]) -> Tensor:

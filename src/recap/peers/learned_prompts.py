@@ -80,10 +80,21 @@ def text_channels(encoder: Any) -> int:
     return int(channels)
 
 
+def prompts_for(
+    job: Job, model: Any, phrases: tuple[Sequence[str], Sequence[str]], places: Sequence[Place]
+) -> tuple[TextTower, LearnedPrompts]:
+    """The text tower and its prompts at their start.
+
+    Made before images are encoded: files that are missing, and phrases that are too long, are told
+    at once. The options have causal.
+    """
+    tower = tower_for(job, model.channels, model.device)
+    return tower, LearnedPrompts(tower, phrases, places, job.options.causal)
+
+
 def train_with_prompts(
     model: Any,
-    phrases: tuple[Sequence[str], Sequence[str]],
-    places: Sequence[Place],
+    learned: tuple[TextTower, LearnedPrompts],
     loss: Callable[[list[int], Tensor], Tensor],
     count: int,
     job: Job,
@@ -91,11 +102,9 @@ def train_with_prompts(
     """Train a model and its prompts by Adam; leaves the last prompts' directions in `model.text`.
 
     `loss` takes positions of images and the directions (2, C). The options have epochs,
-    batch_size, learning_rate and causal.
+    batch_size and learning_rate.
     """
-    options = job.options
-    tower = tower_for(job, model.channels, model.device)
-    prompts = LearnedPrompts(tower, phrases, places, options.causal)
+    options, (tower, prompts) = job.options, learned
     trained = nn.ModuleDict({"model": model, "prompts": prompts})
     mean = train(
         trained,

@@ -21,7 +21,7 @@ from recap.model.maps import upsample
 from recap.model.scorer import Output, Scorer
 from recap.peers.fitting import Fitted, Job
 from recap.peers.images import LabelledImages
-from recap.peers.learned_prompts import Place, text_channels, train_with_prompts
+from recap.peers.learned_prompts import Place, prompts_for, text_channels, train_with_prompts
 from recap.peers.madclip_copies import with_sixteen_copies
 from recap.peers.prompts import subject_of
 
@@ -57,6 +57,9 @@ OFFICIAL: dict[str, Any] = {
 class Options(Section):
     """How MadCLIP is trained."""
 
+    domain: str = ""
+    """What the images show, for the prompts. None means the name that the support comes with;
+    zero-shot, and without a name, "medical image"."""
     epochs: Annotated[int, Field(ge=1)] = 50
     batch_size: Annotated[int, Field(ge=1)] = 16
     learning_rate: Annotated[float, Field(gt=0)] = 1e-3
@@ -146,6 +149,10 @@ def build(encoder: Any, options: Options) -> MadCLIP:
 
 def fit(model: MadCLIP, images: LabelledImages, job: Job) -> Fitted:
     """Train adapters and prompts together."""
+    # Prompts that are learned on other domains are for a target of any kind, unless told of one.
+    subject = subject_of(job.options.domain)
+    phrases = [[p.format(subject) for p in group] for group in (NORMAL, ABNORMAL)]
+    learned = prompts_for(job, model, (phrases[0], phrases[1]), PLACES)
     if not job.zero_shot and job.options.copies > 1:
         images = with_sixteen_copies(images) if job.options.copies == 16 else images.with_copies()
     store = job.encoded(model, images)
@@ -154,10 +161,7 @@ def fit(model: MadCLIP, images: LabelledImages, job: Job) -> Fitted:
         logits = model.logits(store[indices].to(model.device), text)
         return batch_loss(model, logits, images, indices)
 
-    # Prompts that are learned on other domains are for a target of any kind.
-    subject = subject_of("" if job.zero_shot else images.domains[0])
-    phrases = [[p.format(subject) for p in group] for group in (NORMAL, ABNORMAL)]
-    mean = train_with_prompts(model, (phrases[0], phrases[1]), PLACES, loss, len(images), job)
+    mean = train_with_prompts(model, learned, loss, len(images), job)
     has_masks = bool(images.has_mask.any())
     model.seg_trained.fill_(has_masks)
     # The published rule is per domain; a zero-shot detector is for domains of either kind.

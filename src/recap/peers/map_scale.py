@@ -15,6 +15,7 @@ from torch import Tensor
 
 from recap.model.scorer import Scorer
 from recap.peers.images import LabelledImages
+from recap.training.support import spread_over
 
 MOST_IMAGES = 16
 
@@ -29,10 +30,16 @@ def scale_of(maps: list[Tensor]) -> tuple[float, float]:
     return float(low), float(high + max(high - low, 1e-3))
 
 
+def _some_normal(images: LabelledImages) -> list[int]:
+    """From all over the list: the first of it may be of a single domain, or of a single patient."""
+    normal = images.positions(abnormal=False)
+    return [normal[number] for number in spread_over(len(normal), MOST_IMAGES)]
+
+
 @torch.no_grad()
 def scale_of_images(model: Scorer, images: LabelledImages) -> tuple[float, float]:
     """For methods without a memory: maps of the normal images as they are."""
-    chosen = images.positions(abnormal=False)[:MOST_IMAGES]
+    chosen = _some_normal(images)
     return scale_of([model(images.stack([index]).to(model.device)).map for index in chosen])
 
 
@@ -46,9 +53,8 @@ def scale_without_own_rows(
     """
     whole: Tensor = model.memory
     maps = []
-    normals = images.positions(abnormal=False)[:MOST_IMAGES]
     try:
-        for index in normals:
+        for index in _some_normal(images):
             others = (owner != images.origin[index]).to(whole.device)
             pixels = images.stack([index]).to(model.device)
             if others.any():
@@ -78,7 +84,7 @@ def held_out_scale(
         map_of: Tokens (1, R, C) and a memory -> map (1, S, S).
     """
     maps = []
-    for index in range(min(len(tokens), MOST_IMAGES)):
+    for index in spread_over(len(tokens), MOST_IMAGES):
         others = memory[owner.to(memory.device) != index]
         if len(others):  # a small coreset may be made of one image's patches
             maps.append(map_of(tokens[index : index + 1], others))

@@ -15,7 +15,7 @@ from recap.model.maps import upsample
 from recap.model.scorer import Output, Scorer
 from recap.peers.fitting import Fitted, Job
 from recap.peers.images import LabelledImages
-from recap.peers.learned_prompts import Place, text_channels, train_with_prompts
+from recap.peers.learned_prompts import Place, prompts_for, text_channels, train_with_prompts
 from recap.peers.synthetic import draw_variant, variant_bank
 
 LAYERS = 3
@@ -122,6 +122,7 @@ def build(encoder: Any, options: Options) -> MediCLIP:
 
 def fit(model: MediCLIP, images: LabelledImages, job: Job) -> Fitted:
     """Train linear layers and prompts together; abnormal images are not looked at."""
+    learned = prompts_for(job, model, (NORMAL, ABNORMAL), PLACES)
     made = _fixed if job.options.variants else _fresh
     batch, count = made(model, images, job)
 
@@ -130,7 +131,7 @@ def fit(model: MediCLIP, images: LabelledImages, job: Job) -> Fitted:
         maps = model.maps(taps.to(model.device), text)
         return segmentation_loss(maps, masks.to(model.device)).mean()
 
-    mean = train_with_prompts(model, (NORMAL, ABNORMAL), PLACES, loss, count, job)
+    mean = train_with_prompts(model, learned, loss, count, job)
     return Fitted({"loss": mean})
 
 

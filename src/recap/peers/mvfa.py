@@ -54,7 +54,8 @@ class Options(Section):
     """Settings of MVFA."""
 
     domain: str = ""
-    """What is to be scored, for the sentences; none means the support's own, zero-shot any."""
+    """What is to be scored, for the sentences. None means the name that the support comes with or,
+    zero-shot, that `--target` gives; without one, "medical image"."""
     epochs: Annotated[int, Field(ge=1)] = 50
     batch_size: Annotated[int, Field(ge=1)] = 1
     learning_rate: Annotated[float, Field(gt=0)] | None = None
@@ -204,8 +205,7 @@ def build(encoder: Encoder, options: Options) -> MVFA:
 def fit(model: MVFA, images: LabelledImages, job: Job) -> Fitted:
     """Train the adapters; remember the normal images of a target."""
     tower = tower_for(job, model.channels, model.device)
-    named = job.options.domain or job.target
-    model.text, features = features_of(tower, images, named, job.zero_shot)
+    model.text, features = features_of(tower, images, job.options.domain, job.zero_shot)
     given = images if job.zero_shot else images.with_copies()
     store = job.encoded(model, given)
     mean = _train(model, given, store, features, job)

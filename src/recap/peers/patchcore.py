@@ -57,7 +57,8 @@ class PatchCore(Scorer):
     def __init__(self, encoder: Encoder, options: Options) -> None:
         super().__init__()
         self.encoder, self.options = encoder, options
-        self.layers = checked_layers(options.layers or middle_layers(encoder.depth), encoder)
+        given = middle_layers(encoder.depth) if options.layers is None else options.layers
+        self.layers = checked_layers(given, encoder)
         self.register_buffer("memory", None)
 
     def prefix(self, pixels: Tensor) -> Tensor:

@@ -94,10 +94,11 @@ def features_of(
 ) -> tuple[Tensor, Tensor]:
     """Directions of what is to be scored (2, C), and of every domain that is fitted on (D, 2, C).
 
-    A fit on other domains is for a target that it may not have the name of.
+    A fit on other domains is for a target that it may not have the name of; a support set shows
+    what is to be scored, so both have one name.
     """
-    fitted_on = [subject_of(domain) for domain in images.domains]
     goal = subject_of(target or ("" if zero_shot else images.domains[0]))
+    fitted_on = [subject_of(domain) for domain in images.domains] if zero_shot else [goal]
     known = {subject: text_features(tower, subject) for subject in sorted({*fitted_on, goal})}
     return known[goal], torch.stack([known[subject] for subject in fitted_on])
 

@@ -28,6 +28,8 @@ class Peer:
     """Whether fitting needs an encoder with a text tower."""
     backbone: str = ""
     """What it trains or looks with instead of a transformer, where it brings its own."""
+    names_target: bool = False
+    """Whether its text names the domain that is scored, where it is fitted on others."""
 
     def extends(self, zero_shot: bool) -> bool:
         """Whether it is fitted otherwise than it was published."""
@@ -44,9 +46,16 @@ _ALL = (
     Peer("uniadet", "UniADet", zero_shot="yes", few_shot="extension", needs_abnormal=True),
     Peer("patchcore", "PatchCore", zero_shot="no", normal_only=True),
     Peer("anomalydino", "AnomalyDINO", zero_shot="no", normal_only=True),
-    Peer("april_gan", "APRIL-GAN", zero_shot="yes", few_shot="extension", uses_text=True),
+    Peer(
+        "april_gan",
+        "APRIL-GAN",
+        zero_shot="yes",
+        few_shot="extension",
+        uses_text=True,
+        names_target=True,
+    ),
     Peer("mediclip", "MediCLIP", zero_shot="extension", normal_only=True, uses_text=True),
-    Peer("mvfa", "MVFA", zero_shot="yes", needs_abnormal=True, uses_text=True),
+    Peer("mvfa", "MVFA", zero_shot="yes", needs_abnormal=True, uses_text=True, names_target=True),
     Peer("madclip", "MadCLIP", zero_shot="extension", needs_abnormal=True, uses_text=True),
     Peer(
         "dra",

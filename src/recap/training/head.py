@@ -47,6 +47,7 @@ def frozen_tokens(
         limit_bytes=model.settings.training.cache_gb * 1e9,
         # Several processes would write the same file; each keeps its own tokens instead.
         folder=work_dir if process_count() == 1 else None,
+        remedy="Free some space, or do without the file by --set training.cache_gb=0 (slower).",
     )
     store.fill(progress)
     return store

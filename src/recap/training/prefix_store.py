@@ -57,7 +57,7 @@ class PrefixStore:
 
     With a folder the tokens live in a memory-mapped file there, and an interrupted pass goes on
     where it stopped; without one they live in memory. Above `limit_bytes` nothing is kept and
-    every access computes.
+    every access computes. `remedy` says what to do where the disk is full.
     """
 
     def __init__(
@@ -68,7 +68,9 @@ class PrefixStore:
         *,
         limit_bytes: float,
         folder: Path | None = None,
+        remedy: str = "Free some space.",
     ) -> None:
+        self._remedy = remedy
         self._model, self._image, self._count = model, image, count
         example = self._compute([0])
         self._shape = (count, *example.shape[1:])
@@ -112,7 +114,7 @@ class PrefixStore:
             return np.memmap(path, np.float32, "r+", shape=self._shape)
         # A mark without its tokens would pass zeros off as finished work.
         (folder / "tokens.json").unlink(missing_ok=True)
-        _reserve(path, size)
+        _reserve(path, size, self._remedy)
         return np.memmap(path, np.float32, "r+", shape=self._shape)
 
     def _done(self) -> int:
@@ -135,7 +137,7 @@ class PrefixStore:
         partial.replace(self._mark)
 
 
-def _reserve(path: Path, size: int) -> None:
+def _reserve(path: Path, size: int, remedy: str) -> None:
     """Take the space now: later, when a mapped page is written, a full disk would be a crash."""
     try:
         with path.open("wb") as file:
@@ -146,6 +148,5 @@ def _reserve(path: Path, size: int) -> None:
     except OSError as error:
         path.unlink(missing_ok=True)
         raise TrainingError(
-            f"{path} needs {size / 1e9:.1f} GB for encoded images: {error.strerror}. Free some "
-            "space, or do without the file by --set training.cache_gb=0 (slower)."
+            f"{path} needs {size / 1e9:.1f} GB for encoded images: {error.strerror}. {remedy}"
         ) from error
