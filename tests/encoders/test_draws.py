@@ -3,7 +3,7 @@ import torch
 import transformers
 
 from recap.config import resolve_settings
-from recap.encoders.draws import own_draws
+from recap.encoders.draws import own_draws, seed_draws
 from recap.encoders.load import load_encoder
 from recap.model.build import new_model
 
@@ -18,6 +18,21 @@ def test_draws_are_ones_own():
         assert torch.equal(torch.rand(4), one)
     with own_draws():
         assert not torch.equal(torch.rand(4), one)
+
+
+def test_seeds_are_those_of_torch_and_no_gpu_is_told(monkeypatch):
+    """Where there is none, torch keeps a stack for each seed until there is one."""
+    told: list[int] = []
+    monkeypatch.setattr(torch.cuda, "manual_seed_all", told.append)
+    with own_draws():
+        torch.manual_seed(7)
+        expected = torch.rand(4)
+        assert told == [7]
+        seed_draws(7, torch.device("cpu"))
+        assert torch.equal(torch.rand(4), expected)
+        assert told == [7]
+        seed_draws(8, torch.device("cuda"))
+        assert told == [7, 8]
 
 
 def test_no_gpu_is_asked(monkeypatch):

@@ -15,6 +15,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from recap.config import EncoderSettings, Section
+from recap.encoders.draws import seed_draws
 from recap.model.scorer import Output, Scorer
 from recap.peers.dra_backbone import RESNET_18, Backbone, load_backbone
 from recap.peers.dra_heads import Heads, abnormality, total_loss
@@ -144,7 +145,8 @@ def fit(model: DRA, images: LabelledImages, job: Job) -> Fitted:
 @torch.no_grad()
 def remember(model: DRA, images: LabelledImages, seed: int) -> None:
     """Keep the mean features of the reference set, as the trained network sees it."""
-    torch.manual_seed(seed)  # fits that went on and those that did not draw the same images
+    # Fits that went on and those that did not draw the same images.
+    seed_draws(seed, model.device)
     chosen = Sampler(images, rotation_deg=0).references(model.options.references)
     each = [model.features(image[None].to(model.device)) for image in chosen]
     whole, half = (torch.cat(scale).mean(dim=0) for scale in zip(*each, strict=True))

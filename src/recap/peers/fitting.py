@@ -20,6 +20,7 @@ import torch
 
 from recap.config import EncoderSettings, PeerSettings
 from recap.data.benchmark import Domain
+from recap.encoders.draws import seed_draws
 from recap.encoders.load import load_encoder
 from recap.encoders.text import need_text_tower
 from recap.encoders.vit import Encoder
@@ -152,7 +153,7 @@ def _fit(
     # Before the seed is set: loading may draw numbers for parts that are then thrown away.
     encoder = encoder or encoder_of(peer, settings.encoder, settings.seed)
     with torch.random.fork_rng(devices=[chosen] if chosen.type == "cuda" else []):
-        torch.manual_seed(settings.seed)
+        seed_draws(settings.seed, chosen)
         model: Scorer = module.build(encoder, options).to(chosen)
         mark = fingerprint(mode, settings, encoder, records)
         checkpoint = open_checkpoint(work_dir, mark)

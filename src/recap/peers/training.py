@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from recap.encoders.draws import seed_draws
 from recap.peers.fitting import Job
 from recap.training.checkpoint import Terms
 from recap.training.epochs import in_batches, train_epochs
@@ -38,6 +39,7 @@ def train(
     seed, batch_size = job.settings.seed, job.options.batch_size
     rates = [group["lr"] for group in optimiser.param_groups]
     steps = math.ceil(count / batch_size)
+    device = next(model.parameters()).device
 
     def plan(epoch: int) -> list[list[int]]:
         order = torch.randperm(count, generator=torch.Generator().manual_seed(_mixed(seed, epoch)))
@@ -47,7 +49,7 @@ def train(
         for group, start in zip(optimiser.param_groups, rates, strict=True):
             group["lr"] = schedule(start, number // steps)
         # Dropout and whatever else a method draws depends on the seed and the step alone.
-        torch.manual_seed(_mixed(seed, number))
+        seed_draws(_mixed(seed, number), device)
         value = loss(indices)
         value.backward()
         bound()
