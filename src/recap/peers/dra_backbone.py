@@ -14,8 +14,9 @@ from recap.encoders.hub import CONFIG_FILE, WEIGHTS_FILE
 from recap.encoders.load import RANDOM
 from recap.encoders.registry import IMAGENET, Triple, find
 from recap.errors import WeightsError
+from recap.peers.registry import PEERS
 
-RESNET_18 = "microsoft/resnet-18"
+RESNET_18 = PEERS["dra"].backbone
 SIZES: dict[str, Any] = {
     "embedding_size": 64,
     "hidden_sizes": [64, 128, 256, 512],
