@@ -164,8 +164,10 @@ def wait_for(condition, process, seconds):
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="looks into /proc")
 # Workers of Ray take long to start: one is enough to see that it goes.
-@pytest.mark.parametrize(("engine", "jobs"), [("local", 2), ("ray", 1)])
-def test_an_interrupt_leaves_no_process_behind(engine, jobs, domains, tiny, tmp_path):
+@pytest.mark.parametrize(
+    ("engine", "jobs", "number"), [("local", 2, signal.SIGINT), ("ray", 1, signal.SIGTERM)]
+)
+def test_a_signal_leaves_no_process_behind(engine, jobs, number, domains, tiny, tmp_path):
     if engine == "ray" and find_spec("ray") is None:
         pytest.skip("Ray is not installed: extra `ray`")
     out, mark = tmp_path / "out", f"RECAP_TEST_MARK={tmp_path}"
@@ -183,12 +185,14 @@ def test_an_interrupt_leaves_no_process_behind(engine, jobs, domains, tiny, tmp_
     )
     try:
         wait_for(lambda: len(list(out.glob("work/recap/*/*/*"))) == jobs, process, 200)
-        os.killpg(process.pid, signal.SIGINT)  # as a terminal does it
-        assert "recap: interrupted." in process.communicate(timeout=60)[1]
+        # A terminal interrupts all that runs in it, a scheduler tells the command alone.
+        (os.killpg if number == signal.SIGINT else os.kill)(process.pid, number)
+        said = "interrupted" if number == signal.SIGINT else "ended by SIGTERM"
+        assert f"recap: {said}." in process.communicate(timeout=60)[1]
     finally:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
-    assert process.returncode == 130
+    assert process.returncode == 128 + number
     deadline = time.monotonic() + 30
     while left := marked_processes(mark):
         assert time.monotonic() < deadline, left

@@ -2,6 +2,7 @@
 
 import logging
 import os
+import signal
 import socket
 from collections.abc import Sequence
 from contextlib import suppress
@@ -53,6 +54,7 @@ def connect(address: str | None, processors: int) -> Any:
     else:
         _check_address(address)
         options["address"] = address
+    ending = signal.getsignal(signal.SIGTERM)
     try:
         ray.init(**options)
     # Ray raises plain exceptions too, as when a node does not start in time.
@@ -61,6 +63,9 @@ def connect(address: str | None, processors: int) -> Any:
         raise RecapError(
             f"Ray did not start: {reason} Run again, or with --engine local."
         ) from error
+    # Ray makes it wait for services that are not here; a signal ends the caller in its own way.
+    if signal.getsignal(signal.SIGTERM) is not ending:
+        signal.signal(signal.SIGTERM, ending)
     return ray
 
 

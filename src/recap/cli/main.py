@@ -22,6 +22,7 @@ from recap.cli import (
     serve,
     weights,
 )
+from recap.cli.ending import REASONS, orderly_end
 from recap.cli.words import printable
 from recap.errors import RecapError
 
@@ -69,21 +70,22 @@ app.add_typer(weights.app, name="weights")
 app.add_typer(data.app, name="data")
 app.add_typer(bench.app, name="bench")
 
-INTERRUPTED = 130
-
 
 def main() -> None:
     """Run a command; errors a user can act on are one message and exit code 2."""
     keep_freed_memory()
     try:
-        app()
+        with orderly_end():
+            app()
     except (RecapError, OSError) as error:  # OSError: a full disk, a folder without permission
         reason = in_words(error) if isinstance(error, OSError) else str(error)
         print("recap: error:", printable(reason, keep="\n"), file=sys.stderr)
         sys.exit(2)
-    except SystemExit as end:
-        if end.code == INTERRUPTED:  # typer makes an exit of Ctrl-C, without a word
-            print("recap: interrupted. Run the same command again to go on.", file=sys.stderr)
+    except SystemExit as end:  # of Ctrl-C too: typer makes an exit of it, without a word
+        if end.code in REASONS:
+            print(
+                f"recap: {REASONS[end.code]}. Run the same command again to go on.", file=sys.stderr
+            )
         raise
 
 

@@ -1,0 +1,41 @@
+"""How a command ends when it is told to: as by Ctrl-C, with nothing left behind.
+
+A process that a signal just kills leaves its scratch folders, and these may hold images of patients
+that were unpacked.
+"""
+
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+# From schedulers and `docker stop`, and from a terminal that is closed. Windows has no SIGHUP.
+_SIGNALS = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
+_KILLED_BY = 128
+REASONS = {_KILLED_BY + signal.SIGINT: "interrupted"} | {
+    _KILLED_BY + number: f"ended by {number.name}" for number in _SIGNALS
+}
+"""Exit codes, as shells count signals."""
+
+
+@contextmanager
+def orderly_end() -> Iterator[None]:
+    """Make an interrupt of signals that would kill; one that is ignored (nohup) stays so."""
+    received = []
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        received.append(number)
+        raise KeyboardInterrupt
+
+    caught = [number for number in _SIGNALS if signal.getsignal(number) is signal.SIG_DFL]
+    for number in caught:
+        signal.signal(number, interrupt)
+    try:
+        yield
+    except (KeyboardInterrupt, SystemExit):
+        if received:
+            raise SystemExit(_KILLED_BY + received[0]) from None
+        raise
+    finally:
+        for number in caught:
+            signal.signal(number, signal.SIG_DFL)
