@@ -1,7 +1,7 @@
 """A memo of encoded images on disk: each is encoded once, whoever asks and in whichever process.
 
-An entry is named by everything that decides its value: the pixels, the weights, the size, the
-tapped layers and the normalisation. Nothing is ever out of date, and two processes that meet
+An entry is named by everything that decides its value: the pixels, the weights, what the encoder's
+configuration makes of them, the size, the tapped layers and the normalisation. Nothing is ever out of date, and two processes that meet
 write the same bytes. Random weights have no name of their own: what they give is not kept.
 """
 
@@ -18,6 +18,7 @@ from torch import Tensor
 
 from recap.atomic import replacing
 from recap.encoders.load import RANDOM
+from recap.encoders.seen_through import seen_through
 
 if TYPE_CHECKING:
     from recap.encoders.vit import Encoder
@@ -75,4 +76,4 @@ class TapsMemo:
 
 def _context(encoder: "Encoder") -> bytes:
     parts = (encoder.checksum, encoder.input_px, encoder.layers, encoder.interpolate)
-    return repr((*parts, encoder.mean.flatten().tolist(), encoder.std.flatten().tolist())).encode()
+    return repr((*parts, sorted(seen_through(encoder).items()))).encode()
