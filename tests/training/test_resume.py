@@ -1,5 +1,8 @@
 """A fit that was killed goes on where it stopped and ends as if nothing had happened."""
 
+import errno
+from pathlib import Path
+
 import pytest
 import torch
 from safetensors import safe_open
@@ -157,6 +160,20 @@ def test_other_images_are_refused(unfinished, arrays):
         go_on(normal=[*arrays["normal"][:2], arrays["normal"][2] * 0.5])
 
 
+def test_a_full_disk_is_named_with_the_remedy(unfinished, monkeypatch):
+    """Played at the last moment before the name is taken."""
+    _, go_on = unfinished
+
+    def full(*args):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "replace", full)
+    with pytest.raises(
+        InputError, match=r"Cannot write .*checkpoint\.safetensors: the disk is full"
+    ):
+        go_on()
+
+
 def truncate(path):
     path.write_bytes(path.read_bytes()[:-100])
 
@@ -211,6 +228,6 @@ def test_a_damaged_checkpoint_is_named_with_the_remedy(damage, found, unfinished
 
 def test_a_half_written_checkpoint_is_ignored(unfinished, arrays, tiny_settings, bytes_of):
     work, go_on = unfinished
-    (work / "checkpoint.tmp").write_bytes(b"half")
+    (work / ".0123456789abcdef.partial").write_bytes(b"half")
     whole = recap.fit(**arrays, settings=tiny_settings(training={"epochs": 4}))
     assert bytes_of(go_on()) == bytes_of(whole)
