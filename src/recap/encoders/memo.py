@@ -1,8 +1,9 @@
 """A memo of encoded images on disk: each is encoded once, whoever asks and in whichever process.
 
-An entry is named by everything that decides its value: the pixels, the weights and how they are run,
-the size, the tapped layers and the normalisation. Nothing is ever out of date, and two processes that
-meet write the same bytes. Random weights have no name of their own: what they give is not kept.
+An entry is named by everything that decides its value: the pixels, the weights and how they are
+run, the size, the tapped layers and the normalisation. Nothing is ever out of date, and two
+processes that meet write the same bytes. Random weights have no name of their own: what they give
+is not kept.
 """
 
 import hashlib
