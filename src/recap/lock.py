@@ -29,14 +29,17 @@ def locked(path: Path) -> Iterator[None]:
 
 
 @contextmanager
-def alone(path: Path) -> Iterator[None]:
+def alone(path: Path, written: Path | None = None) -> Iterator[None]:
     """Hold the lock that a file stands for, or refuse if another process has it.
 
-    Where the system or the disk knows no such locks, the work goes on without.
+    `written` is what only one process may write, by default the folder of that file. Where the
+    system or the disk knows no such locks, the work goes on without.
     """
     with ExitStack() as held:
         # A run that ends removes its file. Who opened that one before holds what nobody else sees.
-        while os.fstat(held.enter_context(_held(path)).fileno()).st_nlink == 0:
+        while (
+            os.fstat(held.enter_context(_held(path, written or path.parent)).fileno()).st_nlink == 0
+        ):
             held.close()
         try:
             yield
@@ -45,7 +48,7 @@ def alone(path: Path) -> Iterator[None]:
 
 
 @contextmanager
-def _held(path: Path) -> Iterator[IO[str]]:
+def _held(path: Path, written: Path) -> Iterator[IO[str]]:
     with path.open("a") as file:
         try:
             import fcntl
@@ -53,7 +56,7 @@ def _held(path: Path) -> Iterator[IO[str]]:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise InputError(
-                f"{path.parent} is being written by another run. Wait for its end, or choose "
+                f"{written} is being written by another run. Wait for its end, or choose "
                 "another folder."
             ) from error
         except (ImportError, OSError):

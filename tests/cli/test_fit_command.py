@@ -1,3 +1,4 @@
+import os
 import shutil
 
 import pytest
@@ -5,6 +6,7 @@ import pytest
 import recap
 from recap.data import draw_support
 from recap.data.supports import write_support
+from recap.lock import alone
 from recap.scoring.bundle import read_card
 from recap.training import epochs, fewshot
 from recap.training.devices import Workers
@@ -200,6 +202,25 @@ def test_an_interrupted_fit_goes_on(interrupted, command, tmp_path):
     command(*whole)
     assert files(tmp_path / "b") == files(tmp_path / "whole")
     assert not list(tmp_path.glob("*.partial"))
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs locks of the system")
+@pytest.mark.parametrize("again", [[], ["--restart"]])
+def test_a_second_fit_to_the_same_place_is_refused(again, interrupted, command, tmp_path):
+    """The first that ends would remove the work of both."""
+    fit, _, _ = interrupted
+    place = fit[fit.index("--out") + 1]
+    work = place.with_name(f"{place.name}.partial")
+    with alone(place.with_name(f".{place.name}.partial.lock")):
+        refused = command(*fit, *again)
+    assert refused.code == 2
+    assert f"{place} is being written by another run" in refused.err
+    assert (work / "checkpoint.safetensors").is_file()
+
+
+def test_what_is_assumed_of_the_encoder_is_said(command, tiny, brain_folders, tmp_path):
+    result = command("fit", *brain_folders[:2], "--out", tmp_path / "b", *tiny)
+    assert "no preprocessor_config.json says how pixels are normalised" in result.out
 
 
 def test_other_settings_meet_unfinished_work(interrupted, command, tmp_path):

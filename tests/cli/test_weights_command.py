@@ -61,6 +61,12 @@ def test_add_prints_the_folder_alone_on_stdout(cache, encoder):
     assert "sha256" in result.stderr
 
 
+def test_what_is_assumed_of_an_encoder_is_said(cache, encoder):
+    assumed = "ours: no preprocessor_config.json says how pixels are normalised. Assumed"
+    assert assumed in run("add", encoder, "--name", "ours").stderr
+    assert assumed in run("pull", "ours").stderr
+
+
 def test_pull_of_what_is_here_needs_no_network(cache, encoder):
     run("add", encoder, "--name", "lab/knee")
     result = run("pull", "lab/knee")

@@ -21,6 +21,7 @@ class Hub:
 
     def __init__(self):
         self.files, self.stated, self.asked, self.refusal = {}, {}, [], None
+        self.failing = {}
         hub_self = self
 
         class Answers(BaseHTTPRequestHandler):
@@ -33,6 +34,9 @@ class Hub:
             def answer(self, body):
                 name = self.path.split("?")[0].rsplit("/", 1)[-1]
                 hub_self.asked.append((self.path.split("/resolve/")[-1].split("/")[0], name))
+                if status := hub_self.failing.get(name):
+                    self.send_error(status)
+                    return
                 data = hub_self.files.get(name)
                 refusal = hub_self.refusal or (None if data is not None else "EntryNotFound")
                 self.send_response(404 if refusal else 200)
@@ -109,8 +113,19 @@ def test_a_repository_of_pickles(served, machine):
     del served.files["model.safetensors"]
     with pytest.raises(WeightsError, match=r"lab/other has no model\.safetensors") as caught:
         pull("lab/other", lambda message: None)
-    assert "save_pretrained" in str(caught.value)
+    assert "AutoModel.from_pretrained('lab/other').save_pretrained" in str(caught.value)
+    assert "AutoImageProcessor.from_pretrained('lab/other').save_pretrained" in str(caught.value)
     assert "recap weights add" in str(caught.value)
+    assert list((machine / "encoders").iterdir()) == []
+
+
+@pytest.mark.parametrize("file", ["config.json", "preprocessor_config.json"])
+def test_a_hub_that_fails_is_not_one_without_the_file(file, served, machine):
+    """Without its normalisation an encoder would be another one, and nobody told."""
+    served.failing[file] = 403  # a 500 is the same, but asked for again for twenty seconds
+    with pytest.raises(WeightsError, match=r"hub did not send lab/other: .*403") as caught:
+        pull("lab/other", lambda message: None)
+    assert "pickle" not in str(caught.value)
     assert list((machine / "encoders").iterdir()) == []
 
 

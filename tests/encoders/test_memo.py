@@ -1,3 +1,5 @@
+import copy
+
 import numpy as np
 import pytest
 import torch
@@ -46,6 +48,21 @@ def test_another_encoder_has_entries_of_its_own(encoder, tmp_path, pixels, chang
     first.taps(pixels[:1])
     expected = second.compute_taps(pixels[:1])
     assert torch.equal(second.taps(pixels[:1]), expected)
+    assert second.memo.encoded == 1
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("layer_norm_eps", 0.1), ("hidden_act", "relu"), ("num_attention_heads", 4)]
+)
+def test_the_same_weights_run_otherwise_have_entries_of_their_own(
+    key, value, encoder, tmp_path, pixels
+):
+    first, second = encoder(), encoder()
+    second.model = copy.deepcopy(first.model)
+    setattr(second.model.config, key, value)
+    first.memo, second.memo = TapsMemo(tmp_path), TapsMemo(tmp_path)
+    first.taps(pixels[:1])
+    second.taps(pixels[:1])
     assert second.memo.encoded == 1
 
 

@@ -127,7 +127,7 @@ def test_quarter_layers(depth: int, layers: tuple[int, ...]) -> None:
     assert quarter_layers(depth) == layers
 
 
-@pytest.mark.parametrize("layers", [(0, 1), (2, 2), (3, 1), (9,)])
+@pytest.mark.parametrize("layers", [(), (0, 1), (2, 2), (3, 1), (9,)])
 def test_impossible_layers_are_refused(layers: tuple[int, ...]) -> None:
     with pytest.raises(SettingsError, match="from 1 to 8"):
         Encoder(tiny("dinov2"), name="", checksum="", input_px=NATIVE_PX, layers=layers)

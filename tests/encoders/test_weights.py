@@ -142,6 +142,20 @@ def test_an_unchanged_file_is_hashed_once(machine, tmp_path, write_folder, monke
     assert [locate(str(folder)), locate("mine-too")] == first
 
 
+def test_all_who_share_a_cache_may_read_its_pins(machine, tmp_path, write_folder):
+    files = add(write_folder(tmp_path / "ours"), "ours")
+    (tmp_path / "plain").touch()
+    assert (files.folder / "ledger.json").stat().st_mode == (tmp_path / "plain").stat().st_mode
+
+
+def test_a_place_for_digests_that_cannot_be_written_is_done_without(
+    machine, tmp_path, write_folder
+):
+    machine.mkdir()
+    (machine / "digests").write_text("a file in the way")
+    assert locate(str(write_folder(tmp_path / "mine"))).source == "path"
+
+
 def test_a_touched_file_is_hashed_again_and_stays_good(machine, tmp_path, write_folder):
     files = add(write_folder(tmp_path / "ours"), "ours-too")
     files.weights.touch()

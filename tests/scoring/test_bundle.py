@@ -1,5 +1,7 @@
+import errno
 import json
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -100,6 +102,29 @@ def test_garbled_numbers(content, bundle):
 def test_missing_numbers(bundle):
     (bundle / "head.safetensors").unlink()
     with pytest.raises(BundleError, match=r"head\.safetensors is missing"):
+        recap.load(bundle)
+
+
+def test_other_users_may_read_a_bundle_where_the_umask_lets_them(few_shot, tmp_path):
+    few_shot.save(tmp_path / "brain.recap")
+    (tmp_path / "plain").touch()
+    as_usual = (tmp_path / "plain").stat().st_mode
+    files = list((tmp_path / "brain.recap").iterdir())
+    assert {file.stat().st_mode for file in files} == {as_usual}
+
+
+@pytest.mark.parametrize("file", ["bundle.json", "head.safetensors"])
+def test_a_file_that_may_not_be_read_is_not_called_damaged(file, bundle, monkeypatch):
+    """Played, as root may read everything."""
+    really = Path.open
+
+    def refuse(path, *args, **kwargs):
+        if path.name == file:
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return really(path, *args, **kwargs)
+
+    monkeypatch.setattr(Path, "open", refuse)
+    with pytest.raises(BundleError, match=rf"Cannot use .*/{file}: no permission"):
         recap.load(bundle)
 
 

@@ -1,11 +1,14 @@
 """Many detectors over one pass of the encoder say what each says alone."""
 
+import copy
+
 import numpy as np
 import pytest
 from PIL import Image as PillowImage
 
 from recap.config import resolve_settings
 from recap.runtime.loading import load_many
+from recap.scoring.detector import Detector
 from recap.scoring.many import encoder_key, score_many
 
 SIDE = ["few-shot", "normal-only", "zero-shot", "shared anchors"]
@@ -111,3 +114,11 @@ def test_other_encoder_settings_are_not_shared(domains, detectors, tiny_settings
     two, four = load_many([tmp_path / "two.recap", tmp_path / "four.recap"])
     assert two.model.encoder is not four.model.encoder
     assert encoder_key(two) != encoder_key(four)
+
+
+def test_the_same_weights_run_otherwise_are_not_shared(detectors):
+    one = detectors["normal-only"]
+    two = Detector(copy.deepcopy(one.model), one.card)
+    assert encoder_key(two) == encoder_key(one)
+    two.model.encoder.model.config.layer_norm_eps = 0.1
+    assert encoder_key(two) != encoder_key(one)

@@ -11,10 +11,12 @@ def test_auto_is_the_cpu_without_cuda(monkeypatch):
     assert choose_device() == torch.device("cpu")
 
 
-def test_auto_takes_the_device_of_this_process(monkeypatch):
+@pytest.mark.parametrize("name", ["auto", "cuda"])
+def test_each_process_takes_a_device_of_its_own(name, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setenv("LOCAL_RANK", "1")
-    assert choose_device("auto") == torch.device("cuda:1")
+    assert choose_device(name) == torch.device("cuda:1")
+    assert choose_device("cuda:0") == torch.device("cuda:0")
 
 
 def test_cuda_without_cuda_is_an_error(monkeypatch):

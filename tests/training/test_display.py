@@ -3,6 +3,7 @@ import pytest
 import torch
 
 import recap
+from recap.scoring.detector import as_image
 from recap.training import display
 from recap.training.display import FULL_AT, SHOWN_FROM
 
@@ -17,6 +18,54 @@ def test_the_scale_is_what_normal_images_reach_without_themselves(arrays, tiny_s
     low, high = recap.fit(normal, settings=tiny_settings()).map_scale
     assert low == pytest.approx(np.quantile(np.stack(maps), SHOWN_FROM), rel=1e-4)
     assert high == pytest.approx(max(FULL_AT * low, 1e-3), rel=1e-6)
+
+
+def distances_by_hand(model, tokens, image, copies):
+    """Distances (L, 2, 1, R) to the remembered rows that come from other images, one by one."""
+    patches, found = tokens[0][0].shape[1], []
+    for layer, branches in enumerate(tokens):
+        for branch, own in enumerate(branches):
+            place = branch if model.memory.shape[1] == 2 else 0
+            nearest = torch.full((patches,), torch.inf)
+            for number, row in enumerate(model.memory[layer, place]):
+                if model.memory_origin is not None:
+                    number = int(model.memory_origin[layer, place, number])
+                if number // patches // copies == image:
+                    continue
+                cosine = torch.cosine_similarity(own[0], row[None])
+                nearest = torch.minimum(nearest, 1 - cosine)
+            found.append(nearest)
+    return torch.stack(found).view(len(tokens), 2, 1, patches)
+
+
+@pytest.mark.parametrize("given", [("normal",), ("normal", "abnormal", "masks")])
+@pytest.mark.parametrize(
+    "memory", [{"coreset": 20}, {"augmented": True}, {"coreset": 20, "augmented": True}]
+)
+def test_the_scale_is_of_distances_to_what_is_remembered(memory, given, arrays, tiny_settings):
+    """Reference: a loop over the rows of the memory."""
+    copies = 11 if memory.get("augmented") else 1
+    training = {"augment": copies > 1, "epochs": 1, "batch_size": 55}
+    settings = tiny_settings(memory=memory, training=training)
+    detector = recap.fit(**{key: arrays[key] for key in given}, settings=settings)
+    model, maps = detector.model, []
+    for index, array in enumerate(arrays["normal"]):
+        pixels = detector.preprocess(as_image(array, settings.reading))[None]
+        with torch.no_grad():
+            tokens = model.adapt(model.prefix(pixels))
+            memory_branch = model.pool_distances(distances_by_hand(model, tokens, index, copies))
+            prototypes = model.prototype_branch(tokens)[0] if model.has_prototypes else None
+            maps.append(model.fuse(prototypes, memory_branch).map)
+    expected = np.quantile(torch.cat(maps).numpy(), SHOWN_FROM)
+    assert detector.card.map_scale[0] == pytest.approx(expected, rel=1e-4)
+
+
+def test_a_coreset_of_equal_images_leaves_a_scale(arrays, tiny_settings):
+    """No row is left when those of the image are taken out."""
+    image = arrays["normal"][0]
+    alike = [image, np.dstack([image] * 3)]  # the same array twice is refused
+    low, high = recap.fit(alike, settings=tiny_settings(memory={"coreset": 3})).map_scale
+    assert 0 <= low < high <= 1
 
 
 def test_one_image_alone_has_a_fixed_scale(arrays, tiny_settings):

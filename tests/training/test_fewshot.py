@@ -5,8 +5,10 @@ import pytest
 import torch
 
 import recap
+from recap.encoders.vit import Encoder
 from recap.errors import InputError, SettingsError, TrainingError
 from recap.training import fewshot, head, objective
+from recap.training.assemble import fingerprint
 from recap.training.support import gather_support
 
 
@@ -213,17 +215,38 @@ def test_the_card_says_what_it_was_fitted_on(arrays, tiny_settings):
 
 
 def test_fingerprint_depends_on_images_masks_and_settings(arrays, tiny_settings):
-    def fingerprint(**sections):
+    def mark(**sections):
         settings = tiny_settings(**sections)
         return recap.fit(**arrays, settings=settings).card.fingerprint
 
     quick = {"epochs": 1, "batch_size": 5}
-    found = {fingerprint(training=quick), fingerprint(training=quick, seed=1)}
+    found = {mark(training=quick), mark(training=quick, seed=1)}
     arrays["masks"][0] = np.roll(arrays["masks"][0], 1)
-    found.add(fingerprint(training=quick))
+    found.add(mark(training=quick))
     arrays["normal"][0] = arrays["normal"][0] * 0.99
-    found.add(fingerprint(training=quick))
+    found.add(mark(training=quick))
     assert len(found) == 4
+
+
+def test_fingerprint_depends_on_all_that_changes_tokens(tiny_encoder, tiny_settings, monkeypatch):
+    def mark(**changes):
+        given = {"name": "tiny", "checksum": "tiny", "input_px": 70, **changes}
+        return fingerprint("few-shot", tiny_settings(), Encoder(tiny_encoder.model, **given), [])
+
+    plain = mark()
+    assert mark(mean=(0.5, 0.5, 0.5)) != plain
+    assert mark(std=(0.5, 0.5, 0.5)) != plain
+    monkeypatch.setattr(tiny_encoder.model.config, "layer_norm_eps", 0.1)
+    assert mark() != plain
+
+
+def test_what_is_kept_of_tokens_is_no_part_of_the_fingerprint(tiny_encoder, tiny_settings):
+    """It changes no number: a fit that finds the disk full is told to go on with less."""
+    marks = [
+        fingerprint("few-shot", tiny_settings(training={"cache_gb": kept}), tiny_encoder, [])
+        for kept in (8.0, 0.0)
+    ]
+    assert marks[0] == marks[1]
 
 
 def test_augmented_fit_sees_eleven_copies(arrays, tiny_settings, count_calls):

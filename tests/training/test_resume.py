@@ -1,6 +1,11 @@
 """A fit that was killed goes on where it stopped and ends as if nothing had happened."""
 
+import errno
+from pathlib import Path
+
 import pytest
+import torch
+from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 import recap
@@ -140,10 +145,33 @@ def test_other_settings_are_refused_with_the_remedy(unfinished, tiny_settings):
     assert go_on().card.mode == "few-shot"
 
 
+def test_a_fit_goes_on_without_keeping_tokens(unfinished, arrays, tiny_settings):
+    """The remedy for a full disk."""
+    _, go_on = unfinished
+    kept_none = {"epochs": 4, "cache_gb": 0.0}
+    resumed = go_on(settings=tiny_settings(training=kept_none))
+    whole = recap.fit(**arrays, settings=tiny_settings(training={"epochs": 4}))
+    assert resumed.card.losses == whole.card.losses
+
+
 def test_other_images_are_refused(unfinished, arrays):
     work, go_on = unfinished
     with pytest.raises(TrainingError, match=str(work)):
         go_on(normal=[*arrays["normal"][:2], arrays["normal"][2] * 0.5])
+
+
+def test_a_full_disk_is_named_with_the_remedy(unfinished, monkeypatch):
+    """Played at the last moment before the name is taken."""
+    _, go_on = unfinished
+
+    def full(*args):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "replace", full)
+    with pytest.raises(
+        InputError, match=r"Cannot write .*checkpoint\.safetensors: the disk is full"
+    ):
+        go_on()
 
 
 def truncate(path):
@@ -162,30 +190,44 @@ def drop_notes(path):
     save_file(load_file(path), path)
 
 
-def drop_a_tensor(path):
+def change_tensors(path, change):
+    """All else stays as it is: what is found wrong is the tensors."""
+    with safe_open(path, "pt") as file:
+        notes = file.metadata()
     tensors = load_file(path)
-    del tensors["model/theta_det"]
-    save_file(tensors, path, metadata={"epoch": "2", "losses": "{}"})
+    change(tensors)
+    save_file(tensors, path, metadata=notes)
+
+
+def drop_a_tensor(path):
+    change_tensors(path, lambda tensors: tensors.pop("model/theta_det"))
 
 
 def reshape_a_tensor(path):
-    tensors = load_file(path)
-    tensors["model/theta_det"] = tensors["model/theta_det"][:2]
-    save_file(tensors, path, metadata={"epoch": "2", "losses": "{}"})
+    change_tensors(path, lambda tensors: tensors.update({"model/theta_det": torch.zeros(2)}))
 
 
 @pytest.mark.parametrize(
-    "damage", [truncate, empty, garble, drop_notes, drop_a_tensor, reshape_a_tensor]
+    ("damage", "found"),
+    [
+        (truncate, ""),
+        (empty, ""),
+        (garble, ""),
+        (drop_notes, "'place'"),
+        (drop_a_tensor, "'model/theta_det'"),
+        (reshape_a_tensor, "size"),
+    ],
 )
-def test_a_damaged_checkpoint_is_named_with_the_remedy(damage, unfinished):
+def test_a_damaged_checkpoint_is_named_with_the_remedy(damage, found, unfinished):
     work, go_on = unfinished
     damage(work / "checkpoint.safetensors")
-    with pytest.raises(TrainingError, match=r"checkpoint\.safetensors is damaged.*--restart"):
+    message = rf"checkpoint\.safetensors is damaged \(.*{found}.*--restart"
+    with pytest.raises(TrainingError, match=message):
         go_on()
 
 
 def test_a_half_written_checkpoint_is_ignored(unfinished, arrays, tiny_settings, bytes_of):
     work, go_on = unfinished
-    (work / "checkpoint.tmp").write_bytes(b"half")
+    (work / ".0123456789abcdef.partial").write_bytes(b"half")
     whole = recap.fit(**arrays, settings=tiny_settings(training={"epochs": 4}))
     assert bytes_of(go_on()) == bytes_of(whole)

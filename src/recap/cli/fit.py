@@ -2,13 +2,14 @@
 
 import shlex
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from recap.atomic import check_place
+from recap.atomic import check_place, make_folder
 from recap.cli.bars import bars
 from recap.cli.options import (
     Config,
@@ -20,11 +21,13 @@ from recap.cli.options import (
     method_settings,
 )
 from recap.errors import RecapError
+from recap.lock import alone
 from recap.words import counted
 
 if TYPE_CHECKING:
     from recap.config import AnySettings
     from recap.peers.fitting import Where
+    from recap.scoring.bundle import Card
     from recap.scoring.detector import Detector
     from recap.types import Sample
 
@@ -109,25 +112,42 @@ def fit_command(
         read_card(out)  # refuse a folder that is not a detector before the work, not after it
     place = out.resolve()  # "." has no name, and of a link the bundle lies elsewhere
     work_dir = place.with_name(place.name + ".partial")
-    if restart and work_dir.exists():
-        shutil.rmtree(work_dir)
     pictures: dict[int, bytes] = {}
-    with bars() as report:
-        where: Where = {"work_dir": work_dir, "device": device, "progress": report}
-        if sources is not None or target is not None:
-            _refuse_beside(
-                "--sources and --target",
-                {"--normal": normal, "--abnormal": abnormal, "--masks": masks}
-                | {"--dataset": dataset, "--shots": shots, "--support": support, "--draw": draw}
-                | {"--keep-thumbnails": keep_thumbnails or None},
-            )
-            detector = _zero_shot(sources, target, settings, where)
-        else:
-            samples = _samples(method, normal, abnormal, masks, dataset, shots, support, draw)
-            if keep_thumbnails:
-                pictures = _thumbnails(samples, settings)
-            detector = _few_shot(method, samples, settings, where)
-    _finish(detector, out, work_dir, pictures)
+    with _only_fit(out, work_dir, restart):
+        with bars() as report:
+            where: Where = {"work_dir": work_dir, "device": device, "progress": report}
+            if sources is not None or target is not None:
+                _refuse_beside(
+                    "--sources and --target",
+                    {"--normal": normal, "--abnormal": abnormal, "--masks": masks}
+                    | {"--dataset": dataset, "--shots": shots, "--support": support, "--draw": draw}
+                    | {"--keep-thumbnails": keep_thumbnails or None},
+                )
+                detector = _zero_shot(sources, target, settings, where)
+            else:
+                samples = _samples(method, normal, abnormal, masks, dataset, shots, support, draw)
+                if keep_thumbnails:
+                    pictures = _thumbnails(samples, settings)
+                detector = _few_shot(method, samples, settings, where)
+        _finish(detector, out, work_dir, pictures)
+
+
+@contextmanager
+def _only_fit(out: Path, work_dir: Path, restart: bool) -> Iterator[None]:
+    """Refuse a second fit to one place: of two, the first to end would remove the work of both.
+
+    Of processes that fit together the main one stands for all.
+    """
+    from recap.training.devices import is_main_process
+
+    if not is_main_process():
+        yield
+        return
+    make_folder(work_dir.parent)
+    with alone(work_dir.with_name(f".{work_dir.name}.lock"), written=out):
+        if restart and work_dir.exists():
+            shutil.rmtree(work_dir)
+        yield
 
 
 def _samples(
@@ -220,10 +240,24 @@ def _finish(detector: "Detector", out: Path, work_dir: Path, pictures: Mapping[i
     typer.echo(f"{out}: {card.mode}, preset {card.settings.preset}, encoder {card.encoder.name}")
     typer.echo(f"Fitted on {counts['normal']} normal and {counts['abnormal']} abnormal images.")
     typer.echo(card.statement)
+    if assumed := _assumed(card):
+        typer.echo(assumed)
     _name_next_steps(out)
     if pictures:
         shown = counted(len(pictures), "normal image")
         typer.echo(f"It holds small pictures of {shown}: images of patients.")
+
+
+def _assumed(card: "Card") -> str | None:
+    """What was assumed of the encoder, in words."""
+    from recap.encoders.normalisation import assumed_normalisation
+    from recap.encoders.weights import status
+
+    settings = card.settings.encoder
+    folder = status(card.encoder.name).folder
+    if folder is None or settings.random_weights or settings.normalise != "own":
+        return None
+    return assumed_normalisation(card.encoder.name, folder)
 
 
 def _name_next_steps(out: Path) -> None:

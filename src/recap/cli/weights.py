@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import typer
 
 if TYPE_CHECKING:
-    from recap.encoders.weights import Check, Status
+    from recap.encoders.weights import Check, EncoderFiles, Status
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -47,6 +47,7 @@ def pull(
     from recap.encoders import weights
 
     files = weights.pull(name, _say)
+    _say_assumed(files)
     typer.echo(files.folder)
 
 
@@ -67,6 +68,7 @@ def add(
 
     files = weights.add(path, name)
     _say(f"{files.name}: sha256 {files.sha256}")
+    _say_assumed(files)
     typer.echo(files.folder)
 
 
@@ -91,6 +93,13 @@ def verify(
     if any(check.status in ("changed", "missing") for check in checks):
         _say("Some weights are not what they were. Run `recap weights pull NAME` to replace them.")
         raise typer.Exit(1)
+
+
+def _say_assumed(files: "EncoderFiles") -> None:
+    from recap.encoders.normalisation import assumed_normalisation
+
+    if assumed := assumed_normalisation(files.name, files.folder):
+        _say(assumed)
 
 
 def _say(message: str) -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from recap.encoders import header, ledger
 from recap.encoders.hub import CONFIG_FILE, PREPROCESSOR_FILE, WEIGHTS_FILE
+from recap.encoders.normalisation import USUAL, normalisation_of
 from recap.encoders.registry import EncoderEntry, find
 from recap.errors import WeightsError
 
@@ -92,7 +93,10 @@ def accept(folder: Path, record: ledger.Record, entry: EncoderEntry | None) -> N
                 f"revision {entry.revision}, or give your own file another name."
             )
         complete(folder, entry)
-    header.check_fits(weights, header.read_config(folder / CONFIG_FILE))
+    config = header.read_config(folder / CONFIG_FILE)
+    header.check_fits(weights, config)
+    if entry is None and config["model_type"] in USUAL:
+        normalisation_of(folder, config)  # a damaged file is told of now, not when it is used
     ledger.save(folder / LEDGER_FILE, record)
 
 

@@ -89,7 +89,7 @@ def download(
             _fetch_if_there(hub_id, file, commit, folder)
         progress(f"{hub_id}: {WEIGHTS_FILE}, {(stated.size or 0) / 1e6:.0f} MB")
         _fetch(hub_id, WEIGHTS_FILE, commit, folder)
-    except errors.EntryNotFoundError as error:
+    except errors.RemoteEntryNotFoundError as error:
         raise WeightsError(_no_safetensors(hub_id, revision)) from error
     except network_errors as error:
         raise WeightsError(_explain(hub_id, error)) from error
@@ -112,11 +112,12 @@ def _fetch(hub_id: str, file: str, revision: str | None, folder: Path) -> None:
 
 
 def _fetch_if_there(hub_id: str, file: str, revision: str | None, folder: Path) -> None:
-    from huggingface_hub.errors import EntryNotFoundError
+    from huggingface_hub.errors import RemoteEntryNotFoundError
 
     try:
         _fetch(hub_id, file, revision, folder)
-    except EntryNotFoundError:
+    # Not its parent: a hub that fails or does not answer is one without the local file, too.
+    except RemoteEntryNotFoundError:
         return
 
 
@@ -129,11 +130,12 @@ def _files_for_text(folder: Path) -> tuple[str, ...]:
     return TOKENISER_FILES if isinstance(config, dict) and "text_config" in config else ()
 
 
-def how_to_convert(hub_id: str, name: str, has_text: bool = False) -> str:
-    """What to do about a model that the hub has only as a pickle."""
-    parts = ("AutoModel", "AutoTokenizer") if has_text else ("AutoModel",)
+def how_to_convert(hub_id: str, name: str, *parts: str) -> str:
+    """What to do about a model that the hub has only as a pickle: how to save the model and, with
+    classes of transformers, other parts of it."""
     saves = "; ".join(
-        f"t.{p}.from_pretrained('{hub_id}').save_pretrained('encoder')" for p in parts
+        f"t.{p}.from_pretrained('{hub_id}').save_pretrained('encoder')"
+        for p in ("AutoModel", *parts)
     )
     return (
         "convert it once, on any machine that can reach the hub, with "
@@ -146,13 +148,19 @@ def _no_safetensors(hub_id: str, revision: str | None) -> str:
     place = f"{hub_id} at revision {revision}" if revision else hub_id
     return (
         f"{place} has no {WEIGHTS_FILE} or no {CONFIG_FILE}, and recap never opens pickles: "
-        + how_to_convert(hub_id, hub_id)
+        + how_to_convert(hub_id, hub_id, "AutoImageProcessor")
     )
 
 
 def _explain(hub_id: str, error: Exception) -> str:
-    from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError
+    from huggingface_hub.errors import (
+        GatedRepoError,
+        LocalEntryNotFoundError,
+        RepositoryNotFoundError,
+    )
 
+    if isinstance(error, LocalEntryNotFoundError) and isinstance(error.__cause__, Exception):
+        error = error.__cause__  # what the hub answered, rather than that the file is not here
     if isinstance(error, GatedRepoError):
         return f"{hub_id} is gated: accept its terms on the hub and set HF_TOKEN, then pull again."
     if isinstance(error, RepositoryNotFoundError):

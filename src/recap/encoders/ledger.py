@@ -2,11 +2,11 @@
 
 import contextlib
 import json
-import os
-import tempfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from recap.atomic import write_atomic
+from recap.errors import InputError
 from recap.fetch import sha256_of
 
 
@@ -42,18 +42,11 @@ def load(path: Path) -> Record | None:
 
 def save(path: Path, record: Record) -> None:
     """Write a record so that a reader sees the old one or the new one, never half of it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, scratch = tempfile.mkstemp(dir=path.parent, prefix=".ledger-")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as stream:
-            json.dump(asdict(record), stream, indent=2)
-        Path(scratch).replace(path)
-    except BaseException:
-        Path(scratch).unlink(missing_ok=True)
-        raise
+    # All who share the cache read it: for those who may not, a file would have no pin.
+    write_atomic(path, json.dumps(asdict(record), indent=2))
 
 
 def save_if_possible(path: Path, record: Record) -> None:
     """Write a record, or go without: in a read-only cache the file is hashed again next time."""
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(InputError):
         save(path, record)

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from recap.config import EncoderSettings
 from recap.encoders.header import VISION_TOWERS
-from recap.encoders.registry import CLIP, IMAGENET, Triple, find
+from recap.encoders.normalisation import Normalisation, normalisation_of
+from recap.encoders.registry import find
 from recap.encoders.weights import locate
 from recap.errors import WeightsError
 from recap.words import counted
@@ -18,14 +19,6 @@ if TYPE_CHECKING:
 
 RANDOM = "random"
 """The checksum of an encoder that was never trained."""
-
-_HALF = ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
-_FAMILY_NORMALISATION = {
-    "clip_vision_model": CLIP,
-    "siglip_vision_model": _HALF,
-    "siglip2_vision_model": _HALF,
-    "vit": _HALF,
-}
 
 
 def load_encoder(settings: EncoderSettings, seed: int = 0) -> "Encoder":
@@ -51,17 +44,17 @@ def load_encoder(settings: EncoderSettings, seed: int = 0) -> "Encoder":
     )
 
 
-def _random_model(name: str, seed: int) -> tuple[Any, tuple[Triple, Triple]]:
+def _random_model(name: str, seed: int) -> tuple[Any, Normalisation]:
     from recap.encoders.draws import own_draws
 
     entry = find(name)
     config = dict(entry.config, model_type=entry.model_type) if entry else _read_config(Path(name))
     with own_draws(seed), quiet_transformers():
         model = _class_of(config)(_vision_config(config))
-    return model, (entry.mean, entry.std) if entry else _normalisation(Path(name), config)
+    return model, (entry.mean, entry.std) if entry else normalisation_of(Path(name), config)
 
 
-def _saved_model(folder: Path, name: str) -> tuple[Any, tuple[Triple, Triple]]:
+def _saved_model(folder: Path, name: str) -> tuple[Any, Normalisation]:
     import torch
 
     config = _read_config(folder)
@@ -83,7 +76,7 @@ def _saved_model(folder: Path, name: str) -> tuple[Any, tuple[Triple, Triple]]:
             f"first {missing[0]}. It is not a whole checkpoint of this model."
         )
     entry = find(name)
-    return model, (entry.mean, entry.std) if entry else _normalisation(folder, config)
+    return model, (entry.mean, entry.std) if entry else normalisation_of(folder, config)
 
 
 def _read_config(folder: Path) -> dict[str, Any]:
@@ -124,16 +117,6 @@ def _vision_config(config: dict[str, Any]) -> Any:
 
     config_class = getattr(transformers, FAMILIES[_family_name(config)].config_class)
     return config_class.from_dict(config.get("vision_config", config))
-
-
-def _normalisation(folder: Path, config: dict[str, Any]) -> tuple[Triple, Triple]:
-    """The mean and std beside the weights, or those usual in the family."""
-    path = folder / "preprocessor_config.json"
-    if path.is_file():
-        values = json.loads(path.read_text(encoding="utf-8"))
-        if "image_mean" in values and "image_std" in values:
-            return tuple(values["image_mean"]), tuple(values["image_std"])
-    return _FAMILY_NORMALISATION.get(_family_name(config), IMAGENET)
 
 
 @contextlib.contextmanager

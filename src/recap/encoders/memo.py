@@ -1,8 +1,9 @@
 """A memo of encoded images on disk: each is encoded once, whoever asks and in whichever process.
 
-An entry is named by everything that decides its value: the pixels, the weights, the size, the
-tapped layers and the normalisation. Nothing is ever out of date, and two processes that meet
-write the same bytes. Random weights have no name of their own: what they give is not kept.
+An entry is named by everything that decides its value: the pixels, the weights and how they are
+run, the size, the tapped layers and the normalisation. Nothing is ever out of date, and two
+processes that meet write the same bytes. Random weights have no name of their own: what they give
+is not kept.
 """
 
 import hashlib
@@ -18,6 +19,7 @@ from torch import Tensor
 
 from recap.atomic import replacing
 from recap.encoders.load import RANDOM
+from recap.encoders.seen_through import seen_through
 
 if TYPE_CHECKING:
     from recap.encoders.vit import Encoder
@@ -75,4 +77,4 @@ class TapsMemo:
 
 def _context(encoder: "Encoder") -> bytes:
     parts = (encoder.checksum, encoder.input_px, encoder.layers, encoder.interpolate)
-    return repr((*parts, encoder.mean.flatten().tolist(), encoder.std.flatten().tolist())).encode()
+    return repr((*parts, sorted(seen_through(encoder).items()))).encode()

@@ -117,7 +117,7 @@ class Encoder(nn.Module):
         self.patch_px = int(model.config.patch_size)
         self.grid = input_px // self.patch_px
         self.prefix_tokens = self.family.prefix_tokens(model.config)
-        self.layers = layers or quarter_layers(self.depth)
+        self.layers = quarter_layers(self.depth) if layers is None else layers
         check_layers(self.layers, self.depth)
         self.interpolate = not antialias_positions
         if antialias_positions and self.family.positions:
@@ -214,7 +214,8 @@ def quarter_layers(depth: int) -> tuple[int, ...]:
 
 def check_layers(layers: tuple[int, ...], depth: int) -> None:
     """Refuse layers that do not exist or do not ascend."""
-    if list(layers) != sorted(set(layers)) or layers[0] < 1 or layers[-1] > depth:
+    ascending = layers and list(layers) == sorted(set(layers))
+    if not ascending or layers[0] < 1 or layers[-1] > depth:
         raise SettingsError(
             f"encoder.layers = {list(layers)}: give ascending block numbers from 1 to {depth}."
         )

@@ -264,9 +264,8 @@ def _missing(name: str) -> WeightsError:
 def _by_hand(name: str, entry: EncoderEntry | None) -> str:
     hub_id = entry.hub_id if entry else name
     if entry is not None and entry.pickle_only:
-        return (
-            f"Without a network: {hub.how_to_convert(hub_id, name, entry.text_config is not None)}"
-        )
+        text = () if entry.text_config is None else ("AutoTokenizer",)
+        return f"Without a network: {hub.how_to_convert(hub_id, name, *text)}"
     digest = f" (sha256 {entry.sha256})" if entry and entry.sha256 else ""
     files = WEIGHTS_FILE if entry else f"{CONFIG_FILE} and {WEIGHTS_FILE}"
     what = "FILE" if entry else "FOLDER"

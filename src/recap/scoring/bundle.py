@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from recap.atomic import check_place
+from recap.atomic import check_place, in_words, write_atomic
 from recap.config import AnySettings, ReadingSettings
 from recap.errors import BundleError
 from recap.fetch import sha256_of
@@ -93,7 +93,7 @@ def write_bundle(
     What else lies in the bundle `keep` is carried over. `thumbnails` are PNGs of support images
     by their number.
     """
-    from safetensors.torch import save_file
+    from safetensors.torch import save
 
     check_place(folder)
     if folder.exists():
@@ -105,7 +105,8 @@ def write_bundle(
     if keep is not None:
         shutil.copytree(keep, partial, ignore=shutil.ignore_patterns(CARD, TENSORS))
     partial.mkdir(parents=True, exist_ok=True)
-    save_file(tensors, partial / TENSORS)
+    # Not by `save_file`: its files are for the user alone who fits, whatever the umask says.
+    write_atomic(partial / TENSORS, save(tensors))
     for number, png in (thumbnails or {}).items():
         (partial / THUMBNAILS).mkdir(exist_ok=True)
         thumbnail_file(partial, number).write_bytes(png)
@@ -162,6 +163,8 @@ def read_card(folder: Path) -> Card:
                 f"format {FORMAT}. Install the version that wrote it, or fit again."
             )
         return Card.model_validate(content)
+    except PermissionError as error:
+        raise BundleError(in_words(error)) from error
     except (ValidationError, ValueError, OSError) as error:
         raise BundleError(f"{path} is damaged ({_first(error)}). Copy the bundle again.") from error
 
@@ -187,8 +190,10 @@ def read_tensors(folder: Path, card: Card) -> "dict[str, Tensor]":
 
     path = folder / TENSORS
     try:
+        digest = sha256_of(path)  # first: it names a file that may not be read for what it is
         tensors = load_file(path)
-        digest = sha256_of(path)
+    except PermissionError as error:
+        raise BundleError(in_words(error)) from error
     except (OSError, SafetensorError) as error:
         raise BundleError(
             f"{path} is missing or damaged ({error}). Copy the bundle again."

@@ -9,6 +9,7 @@ import torch
 
 from recap.encoders.load import RANDOM
 from recap.encoders.memo import TapsMemo
+from recap.encoders.seen_through import seen_through
 from recap.encoders.vit import Encoder
 from recap.model.appearance import Whole
 from recap.model.recap import ReCAP
@@ -68,8 +69,7 @@ def encoder_key(detector: Detector) -> Hashable | None:
     encoder = model.encoder
     # Encoders that were never trained are all called "random": only the very same one is the same.
     weights = id(encoder) if encoder.checksum == RANDOM else encoder.checksum
-    normalisation = (*encoder.mean.flatten().tolist(), *encoder.std.flatten().tolist())
-    how = (encoder.input_px, encoder.layers, encoder.interpolate, normalisation)
+    how = (encoder.input_px, encoder.layers, encoder.interpolate, repr(seen_through(encoder)))
     return (weights, *how, str(model.device))
 
 

@@ -1,15 +1,12 @@
 """The encoder of a bundle: a detector is worth something on the very one it was fitted on alone."""
 
 from pathlib import Path
-from typing import Any
 
 from recap.encoders.load import load_encoder
+from recap.encoders.seen_through import seen_through
 from recap.encoders.vit import Encoder
 from recap.errors import BundleError, WeightsError
 from recap.scoring.bundle import Card
-
-UNSEEN = ("hidden_act", "layer_norm_eps", "num_attention_heads", "rope_theta")
-"""Of an encoder's configuration, what changes its tokens and leaves its weights as they are."""
 
 
 def find_encoder(folder: Path, card: Card) -> Encoder:
@@ -40,14 +37,3 @@ def checked(encoder: Encoder, folder: Path, card: Card) -> Encoder:
                 "back, or fit again."
             )
     return encoder
-
-
-def seen_through(encoder: Any) -> dict[str, Any]:
-    """What changes an encoder's tokens and cannot be seen in its weights; DRA's has less of it."""
-    config = getattr(getattr(encoder, "model", None), "config", None)
-    known = {key: getattr(config, key, None) for key in UNSEEN}
-    return {
-        "mean": [round(v, 6) for v in encoder.mean.flatten().tolist()],
-        "std": [round(v, 6) for v in encoder.std.flatten().tolist()],
-        **{key: value for key, value in known.items() if value is not None},
-    }

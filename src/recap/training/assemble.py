@@ -5,11 +5,11 @@ import json
 from typing import Any
 
 from recap.config import AnySettings
+from recap.encoders.seen_through import seen_through
 from recap.model.recap import ReCAP, Teacher
 from recap.model.scorer import Scorer
 from recap.scoring.bundle import Card, EncoderRecord, Mode
 from recap.scoring.detector import Detector
-from recap.scoring.own_encoder import seen_through
 from recap.scoring.versions import library_versions
 
 STATEMENTS: dict[Mode, str] = {
@@ -121,5 +121,8 @@ def fingerprint(
     """Identifies a fit before it is done: settings, encoder, images and versions."""
     # An image's size follows from the image; earlier versions did not record it.
     images = [{k: v for k, v in record.items() if k != "size_hw"} for record in support]
-    parts = [mode, settings.model_dump(mode="json"), encoder.checksum, images, library_versions()]
+    # What is kept of tokens changes no number: a fit that found the disk full may go on without.
+    own = settings.model_dump(mode="json", exclude={"training": {"cache_gb"}})
+    how = [encoder.checksum, seen_through(encoder)]
+    parts = [mode, own, how, images, library_versions()]
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()

@@ -1,16 +1,16 @@
 """Saved training state: one safetensors file, replaced atomically, tied to what is being fitted."""
 
 import json
-import os
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from recap.atomic import write_atomic
 from recap.errors import OtherFitError, TrainingError
 
 FINGERPRINT = "fingerprint"
@@ -55,12 +55,9 @@ class Checkpoint:
                 "Finish that one with its own settings, or discard it: with --restart, or delete "
                 "this folder."
             )
-        folder.mkdir(parents=True, exist_ok=True)
         if not owner.exists():
             # Whole or not at all: other processes of the same fit read it meanwhile.
-            partial = folder / f"{FINGERPRINT}.{os.getpid()}"
-            partial.write_text(fingerprint, encoding="utf-8")
-            partial.replace(owner)
+            write_atomic(owner, fingerprint)
 
     def save(self, model: nn.Module, optimiser: Optimizer, place: Place) -> None:
         """Keep the state after a step."""
@@ -70,10 +67,9 @@ class Checkpoint:
                 state = optimiser.state[parameter].get(key)
                 if state is not None:  # a branch without masks is never stepped
                     tensors[f"adam/{name}/{key}"] = state
-        partial = self._file.with_suffix(".tmp")
         contiguous = {name: t.contiguous().cpu() for name, t in tensors.items()}
-        save_file(contiguous, partial, metadata={"place": json.dumps(asdict(place))})
-        partial.replace(self._file)
+        # Not by `save_file`: its errors do not say that the disk is full.
+        write_atomic(self._file, save(contiguous, metadata={"place": json.dumps(asdict(place))}))
 
     def restore(self, model: nn.Module, optimiser: Optimizer) -> Place:
         """Load the last state, if there is one; returns where it was saved."""

@@ -16,10 +16,14 @@ if TYPE_CHECKING:
 
 
 def choose_device(name: str = "auto") -> torch.device:
-    """`auto` is this process's CUDA device where there is one, else the CPU."""
-    if name == "auto":
-        local = os.environ.get("LOCAL_RANK", "0")
-        name = f"cuda:{local}" if torch.cuda.is_available() else "cpu"
+    """`auto` is this process's CUDA device where there is one, else the CPU.
+
+    So is `cuda`, where there is one: all processes of a fit must not meet on the first.
+    """
+    if name in ("auto", "cuda") and torch.cuda.is_available():
+        name = f"cuda:{os.environ.get('LOCAL_RANK', '0')}"
+    elif name == "auto":
+        name = "cpu"
     try:
         device = torch.device(name)
     except RuntimeError as error:

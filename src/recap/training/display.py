@@ -8,7 +8,8 @@ from recap.model.edges import find_edges, finish_map
 from recap.model.memory import build_memory, nearest_distance
 from recap.model.recap import ReCAP
 from recap.model.scorer import BranchOutput
-from recap.model.tokens import Tokens, image_count, one_image
+from recap.model.tokens import DET, SEG, Tokens, image_count, one_image
+from recap.training.left_out import distances_to_others
 from recap.training.support import spread_over
 
 ZERO_SHOT: tuple[float, float] = (0.0, 1.0)
@@ -21,33 +22,48 @@ COMPARED_IMAGES = 16
 
 
 @torch.no_grad()
-def map_scale(model: ReCAP, normal: Tokens, pixels: Tensor) -> tuple[float, float]:
+def map_scale(
+    model: ReCAP, normal: Tokens, pixels: Tensor, remembered: Tokens
+) -> tuple[float, float]:
     """(low, high) from the maps of the normal support images, each without itself in the memory.
 
-    A single normal image has no others to be compared with; then high is what the branch can
-    reach in practice.
+    `remembered` are the tokens that the memory was made of. A single normal image has no others to
+    be compared with; then high is what the branch can reach in practice.
     """
     images = image_count(normal)
     if images < 2:
         return (0.0, 1.0) if model.has_prototypes else (0.0, 0.25)
     chosen = spread_over(images, COMPARED_IMAGES)
-    maps = [_map_without_itself(model, normal, pixels, index).cpu().numpy() for index in chosen]
+    maps = [
+        _map_without_itself(model, normal, pixels, remembered, index).cpu().numpy()
+        for index in chosen
+    ]
     # A head that calls most normal pixels abnormal must still leave room above for a colour.
     low = min(float(np.quantile(np.stack(maps), SHOWN_FROM)), HIGHEST_LOW)
     return low, min(1.0, max(FULL_AT * low, 1e-3))
 
 
-def _map_without_itself(model: ReCAP, normal: Tokens, pixels: Tensor, index: int) -> Tensor:
+def _map_without_itself(
+    model: ReCAP, normal: Tokens, pixels: Tensor, remembered: Tokens, index: int
+) -> Tensor:
     image = one_image(normal, index)
-    others = [i for i in range(image_count(normal)) if i != index]
-    distances = []
-    for (seg, _), (all_seg, _) in zip(image, normal, strict=True):
-        distance = nearest_distance(seg, build_memory(all_seg[others]))
-        distances.append(torch.stack([distance, distance]))
-    memory = model.pool_distances(torch.stack(distances))
+    distances = distances_to_others(model, image, remembered, index, image_count(normal))
+    if distances is None:  # a small coreset may hold nothing of the others
+        distances = _to_all_tokens_of_others(image, normal, index)
+    memory = model.pool_distances(distances)
     prototype: BranchOutput | None = None
     if model.has_prototypes:
         prototype, _ = model.prototype_branch(image)
     own = pixels[index : index + 1].to(model.device)
     edges = find_edges(own, model.settings.model.map_edge_px)
     return finish_map(model.fuse(prototype, memory).map, edges)[0]
+
+
+def _to_all_tokens_of_others(image: Tokens, normal: Tokens, index: int) -> Tensor:
+    """Nearest distances (L, 2, 1, R) of one image to the others, as if all were remembered."""
+    others = [i for i in range(image_count(normal)) if i != index]
+    layers = []
+    for own, every in zip(image, normal, strict=True):
+        branches = [nearest_distance(own[b], build_memory(every[b][others])) for b in (SEG, DET)]
+        layers.append(torch.stack(branches))
+    return torch.stack(layers)

@@ -98,7 +98,7 @@ def fit_few_shot(
     if learns_labels:
         whole = _learn_labels(model, data, abnormal, tokens, remembered)
     normal_pixels = pixels[~abnormal]
-    scale = map_scale(model, tokens, normal_pixels)
+    scale = map_scale(model, tokens, normal_pixels, remembered)
     detector = assemble(model, "few-shot", settings, records, losses, scale, statement)
     descriptors = _of_originals(model.describe, model, data)
     return with_estimate(detector, tokens, normal_pixels, remembered, descriptors, whole)

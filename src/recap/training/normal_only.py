@@ -51,7 +51,7 @@ def fit_normal_only(
     if settings.memory.augmented:
         remembered, _ = _tokens(model, _copies(pixels, settings), progress)
     model.remember(remembered)
-    scale = map_scale(model, tokens, pixels)
+    scale = map_scale(model, tokens, pixels, remembered)
     detector = assemble(model, "normal-only", settings, records, losses, scale)
     return with_estimate(detector, tokens, pixels, remembered, descriptors)
 
