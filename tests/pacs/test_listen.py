@@ -220,11 +220,14 @@ def test_images_that_cannot_be_scored_are_kept_while_the_others_are_answered(
 
 
 def test_what_an_archive_will_never_take_is_dropped(running, archive, tmp_path):
-    archive.answer = 0xC000
+    archive.answer = 0x0122
     listener = running()
     send(listener.port, study(12))
     wait_until_empty(tmp_path / "spool")
     assert archive.received == []
+    archive.answer = 0  # somebody has taught it our kinds, and sends the study again
+    send(listener.port, study(12))
+    archive.wait_for(RESULTS)
 
 
 @pytest.mark.parametrize("text", ["PACS", "PACS@host", "@host:1", "A@h:0", "A@h:70000", "a@b:c"])

@@ -100,8 +100,29 @@ def test_sent_results_are_remembered(tmp_path):
         (partial / "0001" / name).write_bytes(b"r")
     sealed.keep_results(partial)
     first, second = sealed.unsent()
-    sealed.note_sent(first)
+    sealed.note_answer(first, "refused")
+    assert sealed.was_in_vain
     assert Spool(tmp_path).rounds()[0].unsent() == [second]
+    sealed.note_answer(second, "stored")
+    assert not sealed.was_in_vain
+    assert sealed.unsent() == []
+
+
+@pytest.mark.parametrize("answer", ["stored", "refused"])
+def test_a_round_that_the_archive_took_nothing_of_is_not_remembered(tmp_path, answer):
+    spool = Spool(tmp_path)
+    sealed = spool.seal(spool.store("s", "1", "a", b"x"))
+    partial = sealed.folder / "results.partial"
+    partial.mkdir()
+    for name in ("map.dcm", "report.dcm"):
+        (partial / name).write_bytes(b"r")
+    sealed.keep_results(partial)
+    first, second = sealed.unsent()
+    sealed.note_answer(first, "refused")
+    sealed.note_answer(second, answer)
+    spool.finish(sealed)
+    again = spool.seal(spool.store("s", "1", "a", b"x"))
+    assert (again is None) == (answer == "stored")
 
 
 def test_images_are_set_aside_whole_and_again(tmp_path):

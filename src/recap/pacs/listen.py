@@ -17,6 +17,7 @@ from typing import Any
 from recap.atomic import is_full
 from recap.errors import InputError, RecapError, SettingsError
 from recap.extras import require
+from recap.pacs.retries import Retries
 from recap.pacs.send import Destination, SendError, StuckError
 from recap.pacs.spool import Round, Spool, Unscored
 
@@ -116,7 +117,7 @@ class Listener:
         self._stop = threading.Event()
         self._server: Any = None
         self._next_try = 0.0
-        self._stuck: dict[Path, float] = {}
+        self._stuck = Retries(_LONGEST_WAIT_S)
         self._wait_s = 1.0
 
     @property
@@ -227,9 +228,8 @@ class Listener:
 
     def _send(self, each: Round) -> bool:
         """Send what is not sent; false if that has to wait."""
-        now = time.monotonic()
-        unsent = [path for path in each.unsent() if self._stuck.get(path, now) <= now]
-        if unsent and now < self._next_try:
+        unsent = [path for path in each.unsent() if self._stuck.is_due(path)]
+        if unsent and time.monotonic() < self._next_try:
             return False
         for path in unsent:
             if self._stop.is_set():
@@ -238,7 +238,7 @@ class Listener:
                 answer = self._destination.send(path)
             except StuckError as error:  # it must not hold up the others
                 _log.error("study %s: %s waits: %s", each.name, path.name, error)
-                self._stuck[path] = time.monotonic() + _LONGEST_WAIT_S
+                self._stuck.postpone(path)
                 continue
             except SendError as error:
                 self._next_try = time.monotonic() + self._wait_s
@@ -248,8 +248,8 @@ class Listener:
             self._wait_s = 1.0
             if answer == "refused":
                 _log.warning("study %s: the archive does not take %s", each.name, path.name)
-            each.note_sent(path)
-            self._stuck.pop(path, None)
+            each.note_answer(path, answer)
+            self._stuck.forget(path)
         self._destination.close()
         return not each.unsent()
 

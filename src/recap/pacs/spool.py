@@ -4,6 +4,7 @@
     work/STUDY-TIME/images/              one round of a study that has become quiet
                    /results/             its results: there as a whole, or not at all
                    /sent.txt             which of them the archive has answered for
+                   /refused.txt          which of those it will never take
     done/STUDY.json                      which images have been dealt with
     failed/STUDY-TIME/                   rounds that could not be scored, or the images of a
                                          round that could not, with the reason
@@ -23,11 +24,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import IO, Literal, NamedTuple
 
 from recap.atomic import sync, write_atomic
 from recap.errors import InputError
 
+Answer = Literal["stored", "refused"]
 _KEY_LETTERS = 24
 _DONE_DAYS = 30
 
@@ -92,17 +94,29 @@ class Round:
 
     def unsent(self) -> list[Path]:
         """Results that the archive has not answered for, in order."""
-        ledger = self.folder / "sent.txt"
-        sent = set(ledger.read_text(encoding="utf-8").splitlines()) if ledger.exists() else set()
+        sent = self._noted("sent.txt")
         files = sorted(path for path in self.results.rglob("*") if path.is_file())
         return [path for path in files if path.relative_to(self.results).as_posix() not in sent]
 
-    def note_sent(self, path: Path) -> None:
+    def note_answer(self, path: Path, answer: Answer) -> None:
         """Note on disk that a result need not be sent again."""
-        with (self.folder / "sent.txt").open("a", encoding="utf-8") as ledger:
-            ledger.write(f"{path.relative_to(self.results).as_posix()}\n")
-            ledger.flush()
-            os.fsync(ledger.fileno())
+        for name in ("refused.txt", "sent.txt") if answer == "refused" else ("sent.txt",):
+            with (self.folder / name).open("a", encoding="utf-8") as ledger:
+                ledger.write(f"{path.relative_to(self.results).as_posix()}\n")
+                ledger.flush()
+                os.fsync(ledger.fileno())
+
+    @property
+    def was_in_vain(self) -> bool:
+        """Whether there were results and the archive has taken none of them."""
+        refused = self._noted("refused.txt")
+        return bool(refused) and refused == self._noted("sent.txt")
+
+    def _noted(self, name: str) -> set[str]:
+        try:
+            return set((self.folder / name).read_text(encoding="utf-8").splitlines())
+        except FileNotFoundError:
+            return set()
 
 
 class Spool:
@@ -206,9 +220,11 @@ class Spool:
 
     def finish(self, done: Round) -> None:
         """Remember what was dealt with, and let the images go."""
-        known = self._known(done.study) | dict(_digests(done))
-        # The images go next, and nothing else knows of them.
-        write_atomic(self._ledger(done.study), json.dumps(known, indent=0), durable=True)
+        # What came to nothing is scored again if it is sent again, once the archive knows our kinds.
+        if not done.was_in_vain:
+            known = self._known(done.study) | dict(_digests(done))
+            # The images go next, and nothing else knows of them.
+            write_atomic(self._ledger(done.study), json.dumps(known, indent=0), durable=True)
         self._remove(done)
 
     def fail(self, failed: Round, reason: str) -> None:
