@@ -173,6 +173,53 @@ def test_studies_that_could_not_be_sealed_are_sealed_later(tmp_path, monkeypatch
     assert spool.arriving() == []
 
 
+@pytest.mark.parametrize("error", [PermissionError(13, "Permission denied"), ValueError("Secret")])
+def test_a_round_that_cannot_be_dealt_with_does_not_stop_those_behind_it(
+    tmp_path, monkeypatch, caplog, error
+):
+    monkeypatch.setattr("recap.pacs.listen._LONGEST_WAIT_S", 0.0)
+    spool = Spool(tmp_path / "spool")
+    first, _ = (spool.seal(spool.store(name, "1", "a", b"x")) for name in ("1st", "2nd"))
+    listener = Listener(spool, lambda images, results: [], SimpleNamespace(close=lambda: None))
+    count = Round.count_attempt
+
+    def count_attempt(each):
+        if each == first:
+            raise error
+        return count(each)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Round, "count_attempt", count_attempt)
+        listener.step()
+    assert spool.rounds() == [first]
+    assert "Secret" not in caplog.text
+    listener.step()
+    assert spool.rounds() == []
+
+
+def test_a_study_that_cannot_be_sealed_does_not_stop_those_behind_it(tmp_path, monkeypatch):
+    spool = Spool(tmp_path / "spool")
+    settings = ListenSettings(quiet_seconds=0)
+    destination = SimpleNamespace(close=lambda: None)
+    listener = Listener(spool, lambda images, results: [], destination, settings)
+    first, second = (spool.store(name, "1", "a", b"x") for name in ("first", "second"))
+    seal = spool.seal
+
+    def refuse(study):
+        if study == first:
+            raise PermissionError(13, "Permission denied")
+        return seal(study)
+
+    for key in (first, second):
+        listener._arrivals.heard(key)
+    with monkeypatch.context() as patch:
+        patch.setattr(spool, "seal", refuse)
+        listener.step()
+    assert spool.arriving() == [first]
+    listener.step()
+    assert (spool.arriving(), spool.rounds()) == ([], [])
+
+
 def test_an_object_that_is_too_large_does_not_hold_up_the_others(tmp_path, monkeypatch):
     class Proxy:
         limit, sent = "map", []

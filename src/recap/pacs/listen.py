@@ -118,6 +118,7 @@ class Listener:
         self._server: Any = None
         self._next_try = 0.0
         self._stuck = Retries(_LONGEST_WAIT_S)
+        self._failing = Retries(_LONGEST_WAIT_S)
         self._wait_s = 1.0
 
     @property
@@ -129,6 +130,7 @@ class Listener:
         """Listen; studies are stored from now on, and scored while `run` runs."""
         self.settings.check()
         self._spool.claim()
+        self._spool.sift_again()
         for study in self._spool.arriving():
             self._arrivals.heard(study)
         settings = self.settings
@@ -157,13 +159,9 @@ class Listener:
             try:
                 self.step()
                 self._stop.wait(_TICK_S)
-            except (OSError, RecapError) as error:
-                # Such as a full disk, of which _on_store tells the senders. All stays as it is.
-                _log.error("waiting %.0f s: %s", _LONGEST_WAIT_S, error)
-                self._stop.wait(_LONGEST_WAIT_S)
             except Exception as error:  # whatever it is, images must still be taken
-                # Its text may quote a file.
-                _log.error("waiting %.0f s: %s", _LONGEST_WAIT_S, type(error).__name__)
+                # Such as a full disk, of which _on_store tells the senders. All stays as it is.
+                _log.error("waiting %.0f s: %s", _LONGEST_WAIT_S, _in_words(error))
                 self._stop.wait(_LONGEST_WAIT_S)
         self._destination.close()
         self._server.shutdown()
@@ -174,8 +172,7 @@ class Listener:
         quiet = self._arrivals.take_quiet(self.settings.quiet_seconds)
         try:
             while quiet:
-                if self._spool.seal(quiet[0]) is None:
-                    _log.info("study %s: nothing new in it", quiet[0])
+                self._seal(quiet[0])
                 quiet.pop(0)
         finally:
             for study in quiet:  # a full disk keeps them from being sealed, but not for ever
@@ -183,11 +180,34 @@ class Listener:
         for each in self._spool.rounds():
             if self._stop.is_set():
                 return
-            self._deal_with(each)
+            if self._failing.is_due(each.folder):
+                self._try(each)
 
     def stop(self) -> None:
         """Let `run` end after the result at hand; from another thread or a signal."""
         self._stop.set()
+
+    def _seal(self, study: str) -> None:
+        try:
+            if self._spool.seal(study) is None:
+                _log.info("study %s: nothing new in it", study)
+        except Exception as error:  # one study must not stop those behind it
+            if is_full(error):  # nor is it to blame: `run` waits for room
+                raise
+            _log.error("study %s: cannot be taken up: %s", study, _in_words(error))
+            self._arrivals.heard(study)
+
+    def _try(self, each: Round) -> None:
+        """Deal with a round; whatever keeps it from that must not stop those behind it."""
+        try:
+            self._deal_with(each)
+        except Exception as error:
+            if is_full(error):
+                raise
+            _log.error("study %s: waits: %s", each.name, _in_words(error))
+            self._failing.postpone(each.folder)
+        else:
+            self._failing.forget(each.folder)
 
     def _deal_with(self, each: Round) -> None:
         try:
@@ -262,7 +282,7 @@ class Listener:
             if names is None:
                 return _SUCCESS
             study_uid, series_uid, instance_uid = names
-            full = self._spool.stored_bytes + len(data) > self.settings.max_spool_bytes
+            full = not self._spool.has_room(len(data), self.settings.max_spool_bytes)
             if full or self._spool.count(study_uid) >= self.settings.max_instances:
                 _log.error("an image was refused: %s", "the spool is full" if full else "too many")
                 return _OUT_OF_RESOURCES
@@ -290,6 +310,11 @@ class Listener:
 
 class _GivenUp(Exception):  # noqa: N818
     """A round will not be tried again."""
+
+
+def _in_words(error: Exception) -> str:
+    """What a log may say of an error: the text of a foreign one may quote a file."""
+    return str(error) if isinstance(error, OSError | RecapError) else type(error).__name__
 
 
 def _names(data: bytes) -> tuple[str, str, str] | None:

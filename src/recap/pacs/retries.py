@@ -1,4 +1,4 @@
-"""When to try again what failed, each thing on its own: soon at first, then more and more rarely."""
+"""When to try again what failed, each thing on its own: soon at first, then more rarely."""
 
 import time
 from pathlib import Path
