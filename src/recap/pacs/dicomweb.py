@@ -10,7 +10,7 @@ from recap.atomic import replacing
 from recap.data.walk import walk
 from recap.errors import InputError, SettingsError
 from recap.extras import require
-from recap.io.dicom_file import careful
+from recap.io.dicom_file import read_whole
 from recap.io.sniff import sniff
 from recap.pacs.spool import key_of
 
@@ -85,8 +85,7 @@ class DicomWeb:
         The reasons are those of FailureReason (PS3.18, annex I), which are those of C-STORE.
         """
         requests = require("requests", "pacs")
-        with careful(path):  # what is wrong with a file is not the archive's doing
-            dataset = require("pydicom", "pacs").dcmread(path)
+        dataset = read_whole(path)  # what is wrong with a file is not the archive's doing
         with self._asking():
             try:
                 answer = self._client.store_instances([dataset])

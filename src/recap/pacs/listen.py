@@ -10,7 +10,6 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -319,23 +318,15 @@ def _in_words(error: Exception) -> str:
 
 def _names(data: bytes) -> tuple[str, str, str] | None:
     """Study, series and instance of an image; None for what recap itself has made."""
-    from recap.io.dicom_own import is_own
+    from recap.io.dicom_file import scan_bytes
+    from recap.io.dicom_own import MAKER_KEYWORDS, is_own
 
-    header = require("pydicom", "pacs").dcmread(
-        BytesIO(data),
-        stop_before_pixels=True,
-        specific_tags=[
-            *("StudyInstanceUID", "SeriesInstanceUID", "SOPInstanceUID"),
-            *("Manufacturer", "ManufacturerModelName"),
-        ],
-    )
+    uids = ("StudyInstanceUID", "SeriesInstanceUID", "SOPInstanceUID")
+    header = scan_bytes(data, [*uids, *MAKER_KEYWORDS])
     # An archive that sends on all that it gets would have us score our own results.
     if is_own(header):
         return None
-    study, series, instance = (
-        str(header.get(keyword) or "")
-        for keyword in ("StudyInstanceUID", "SeriesInstanceUID", "SOPInstanceUID")
-    )
+    study, series, instance = (str(header.get(keyword) or "") for keyword in uids)
     if not (study and series and instance):
         raise ValueError("an image without UIDs")
     return study, series, instance

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from recap.errors import InputError, RecapError, SettingsError
 from recap.extras import require
-from recap.io.dicom_file import careful
+from recap.io.dicom_file import read_whole
 from recap.pacs.dicomweb import OUT_OF_RESOURCES, STORED, ArchiveError, DicomWeb
 from recap.pacs.spool import Answer
 
@@ -73,8 +73,7 @@ def _answer(code: int | None, archive: str) -> Answer:
 def _read(path: Path) -> Any:
     """A result to send; what cannot be read must not hold up the others."""
     try:
-        with careful(path):
-            return require("pydicom", "pacs").dcmread(path)
+        return read_whole(path)
     except InputError as error:
         raise StuckError(str(error)) from error
 
