@@ -19,6 +19,8 @@ from recap.io.dicom_jpeg import decode_lossless
 from recap.io.raster import MAX_PIXELS
 
 EXPORT_AGAIN = "Copy or export it again."
+MAX_FRAMES = 2**15
+"""A file of one-pixel frames would otherwise keep scoring busy for days."""
 IMPLICIT, LITTLE, BIG = "1.2.840.10008.1.2", "1.2.840.10008.1.2.1", "1.2.840.10008.1.2.2"
 _JPEG = "1.2.840.10008.1.2.4."
 _EXTENDED = _JPEG + "51"
@@ -83,6 +85,11 @@ class Layout:
                 f"{source}: has {size}, and more than {MAX_PIXELS // 10**6} million are not read. "
                 "Cut it into tiles or shrink it."
             )
+        if self.frames > MAX_FRAMES:
+            raise InputError(
+                f"{source}: has {self.frames} frames, and more than {MAX_FRAMES} are not read. "
+                "Cut it into parts."
+            )
         if not 1 <= self.bits_stored <= self.bits_allocated <= 64:
             raise InputError(
                 f"{source}: {self.bits_stored} bits stored in {self.bits_allocated} cannot be. "
@@ -94,6 +101,17 @@ class Layout:
             raise InputError(
                 f"{source}: the file ends early: {self.frames} frame(s) of {size} take at least "
                 f"{needed} bytes, and {self.length} are there. {EXPORT_AGAIN}"
+            )
+
+    def check_single(self, source: str) -> None:
+        """Refuse several frames where the file does not say how many there are."""
+        # Pixels end on an even byte: a small picture may have room for another behind it.
+        single = (self.frame_bits + 15) // 16 * 2
+        held = self.length * 8 // self.frame_bits
+        if not self.encapsulated and self.length > single and held > 1:
+            raise InputError(
+                f"{source}: holds the bytes of {held} frames of {self.rows}x{self.columns} pixels "
+                f"but names no number of them (NumberOfFrames). {EXPORT_AGAIN}"
             )
 
     def corrected(self) -> "Layout":

@@ -19,7 +19,7 @@ from recap.extras import require
 from recap.io.dicom_decode import BIG, EXPORT_AGAIN, IMPLICIT, LITTLE, Layout, decode_frame
 from recap.io.dicom_display import Display, display_of
 from recap.io.dicom_geometry import Plane, geometry_of, plane_of
-from recap.io.dicom_tags import frame_tags, integer, text
+from recap.io.dicom_tags import frame_tags, integer, stated_number, text
 from recap.io.no_warnings import no_warnings
 from recap.io.reasons import one_line_errors
 from recap.types import Geometry, Identity
@@ -217,6 +217,9 @@ def _layout(header: Any, stream: IO[bytes], source: str) -> Layout:
     left = stream.seek(0, 2) - start
     samples = integer(header, "SamplesPerPixel") or 1
     allocated = _FLOAT_BITS.get(keyword) or integer(header, "BitsAllocated")
+    frames = integer(header, "NumberOfFrames")
+    if length is None and frames < 1:  # compressed frames do not tell how many they are
+        stated_number(header, "NumberOfFrames")
     layout = Layout(
         syntax=_syntax(header),
         keyword=keyword,
@@ -226,7 +229,7 @@ def _layout(header: Any, stream: IO[bytes], source: str) -> Layout:
         encapsulated=length is None,
         rows=integer(header, "Rows"),
         columns=integer(header, "Columns"),
-        frames=max(1, integer(header, "NumberOfFrames")),
+        frames=max(1, frames),
         samples=samples,
         bits_allocated=allocated,
         bits_stored=integer(header, "BitsStored") or allocated,
@@ -236,6 +239,8 @@ def _layout(header: Any, stream: IO[bytes], source: str) -> Layout:
         extended_offsets=_extended_offsets(header),
     )
     layout.check(source)
+    if frames < 1:
+        layout.check_single(source)
     return layout.corrected()
 
 
