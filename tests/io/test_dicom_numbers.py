@@ -112,3 +112,26 @@ def test_what_a_frame_says_is_found_without_a_look_at_all_others() -> None:
     header = {"PerFrameFunctionalGroupsSequence": Indexed(groups), "WindowCenter": 7}
     centres = [frame_tags(header, number).get("WindowCenter") for number in range(4)]
     assert centres == [0, 1, 2, 7]
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+def test_twelve_bits_at_the_upper_end_of_sixteen(tmp_path: Path, compressed: bool) -> None:
+    values = np.array([[0, 1, 2047], [2048, 2049, 4095]], np.uint16)
+    noise = np.array([[15, 0, 7], [8, 3, 15]], np.uint16)  # such as overlays of old files
+    for stored in (values << 4 | noise, (values << 4 | noise).view(np.int16)):
+        signed = stored.dtype.kind == "i"
+        expected = (values + 2048) % 4096 - 2048.0 * signed if signed else values
+        tags = {"BitsStored": 12, "HighBit": 15}
+        if compressed:
+            path = save_compressed(tmp_path / "a.dcm", stored, RLELossless, **tags)
+        else:
+            path = save_dicom(tmp_path / "a.dcm", stored, **tags)
+        unit = open_dicom(path, ReadingSettings(window="-2048,4095")).images[0].pixels
+        np.testing.assert_allclose(unit * 6143 - 2048, expected, atol=1e-2)
+
+
+@pytest.mark.parametrize("high_bit", [3, 16, 31, None])
+def test_a_high_bit_that_cannot_be_says_nothing(tmp_path: Path, high_bit: int | None) -> None:
+    path = save_dicom(tmp_path / "a.dcm", GREY, BitsStored=12, HighBit=high_bit)
+    unit = open_dicom(path, READING).images[0].pixels
+    np.testing.assert_allclose(unit, GREY / 100, atol=1e-6)

@@ -63,6 +63,20 @@ class Layout:
     planar: bool
     photometric: str
     extended_offsets: tuple[bytes, bytes] | None = None
+    high_bit: int | None = None
+    """The place of a sample's highest bit, where the file names one."""
+
+    @property
+    def low_bits(self) -> int:
+        """How many bits of a word lie below its sample: old files keep 12 bits at the upper end.
+
+        Of other compressed frames the decoder gives samples, not words. A place that cannot be was
+        forgotten when the samples were changed: it says nothing.
+        """
+        packed = self.encapsulated and self.syntax != _RLE
+        if packed or self.high_bit is None or self.high_bit >= self.bits_allocated:
+            return 0
+        return max(0, self.high_bit + 1 - self.bits_stored)
 
     @property
     def frame_bits(self) -> int:
@@ -133,6 +147,8 @@ def decode_frame(stream: IO[bytes], layout: Layout, number: int, source: str) ->
         layout = replace(layout, syntax=LITTLE)
     decoder = _decoder(layout, source)
     values, meta = decoder.as_array(stream, index=number, **_options(layout))
+    if layout.low_bits:
+        values = values >> layout.low_bits
     return _checked_colour(values, str(meta["photometric_interpretation"]), source)
 
 
@@ -159,6 +175,8 @@ def _decode_compressed(stream: IO[bytes], layout: Layout, number: int, source: s
         values, meta = decoder.as_array(item, index=0, decoding_plugin=plugin, **options)
     except RuntimeError as error:
         raise ValueError(f"a compressed frame: {str(error).rpartition('plugins:')[2]}") from error
+    if layout.low_bits:
+        values = values >> layout.low_bits
     return _checked_colour(values, str(meta["photometric_interpretation"]), source)
 
 
@@ -223,7 +241,8 @@ def _options(layout: Layout) -> dict[str, Any]:
         "number_of_frames": layout.frames,
         "samples_per_pixel": layout.samples,
         "bits_allocated": layout.bits_allocated,
-        "bits_stored": layout.bits_stored,
+        # pydicom takes the lowest bits, whatever lies below a sample; that is shifted out later.
+        "bits_stored": layout.bits_stored + layout.low_bits,
         "pixel_representation": int(layout.signed),
         "photometric_interpretation": layout.photometric,
         "planar_configuration": int(layout.planar),

@@ -19,7 +19,7 @@ from recap.extras import require
 from recap.io.dicom_decode import BIG, EXPORT_AGAIN, IMPLICIT, LITTLE, Layout, decode_frame
 from recap.io.dicom_display import Display, display_of
 from recap.io.dicom_geometry import Plane, geometry_of, plane_of
-from recap.io.dicom_tags import frame_tags, integer, stated_number, text
+from recap.io.dicom_tags import frame_tags, integer, number, stated_number, text
 from recap.io.no_warnings import no_warnings
 from recap.io.reasons import one_line_errors
 from recap.types import Geometry, Identity
@@ -217,6 +217,7 @@ def _layout(header: Any, stream: IO[bytes], source: str) -> Layout:
     left = stream.seek(0, 2) - start
     samples = integer(header, "SamplesPerPixel") or 1
     allocated = _FLOAT_BITS.get(keyword) or integer(header, "BitsAllocated")
+    high_bit = number(header, "HighBit") if keyword == "PixelData" else None
     frames = integer(header, "NumberOfFrames")
     if length is None and frames < 1:  # compressed frames do not tell how many they are
         stated_number(header, "NumberOfFrames")
@@ -237,6 +238,7 @@ def _layout(header: Any, stream: IO[bytes], source: str) -> Layout:
         planar=integer(header, "PlanarConfiguration") == 1,
         photometric=_photometric(header, samples),
         extended_offsets=_extended_offsets(header),
+        high_bit=None if high_bit is None else int(high_bit),
     )
     layout.check(source)
     if frames < 1:
