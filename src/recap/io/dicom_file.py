@@ -19,6 +19,7 @@ from recap.extras import require
 from recap.io.dicom_decode import BIG, EXPORT_AGAIN, IMPLICIT, LITTLE, Layout, decode_frame
 from recap.io.dicom_display import Display, display_of
 from recap.io.dicom_geometry import Plane, geometry_of, plane_of
+from recap.io.dicom_slide import why_no_picture
 from recap.io.dicom_tags import frame_tags, integer, number, stated_number, text
 from recap.io.no_warnings import no_warnings
 from recap.io.reasons import one_line_errors
@@ -212,6 +213,8 @@ def _layout(header: Any, stream: IO[bytes], source: str) -> Layout:
     element = _pixel_element(stream, *header.original_encoding)
     if element is None:
         raise InputError(f"{source}: {why_no_pixels(header)}")
+    if reason := why_no_picture(header):
+        raise InputError(f"{source}: {reason}")
     keyword, vr, length = element
     start = stream.tell()
     left = stream.seek(0, 2) - start
