@@ -66,6 +66,17 @@ def test_masks_by_name(tmp_path: Path) -> None:
     assert match_masks(images, tmp_path / "mask") == dict(zip(images, masks, strict=True))
 
 
+def test_several_masks_of_an_image_are_neither_orphans_nor_chosen_from(tmp_path: Path) -> None:
+    """As BUSI has them, one for each lesion."""
+    images = touch(tmp_path, "img/benign (1).png", "img/b.png", "img/c_mask.png")
+    masks = touch(tmp_path, "mask/benign (1)_mask.png", "mask/b_mask_1.png", "mask/c_mask.png")
+    assert match_masks(images, tmp_path / "mask") == dict(zip(images, masks, strict=True))
+    touch(tmp_path, "mask/benign (1)_mask_1.png")
+    where = r"has 2 masks \(benign \(1\)_mask\.png, benign .*_1\.png\)\. Merge them into one"
+    with pytest.raises(InputError, match=where):
+        match_masks(images, tmp_path / "mask")
+
+
 def test_mismatches_name_up_to_five(tmp_path: Path) -> None:
     images = touch(tmp_path, *(f"img/{i}.png" for i in range(8)))
     touch(tmp_path, "mask/0.png")
@@ -215,7 +226,9 @@ def test_folders_above_the_one_that_is_named_may_be_called_anything(tmp_path: Pa
     assert len(folder_samples(tmp_path / "masks/label/normal")) == 1
 
 
-@pytest.mark.parametrize("mask", ["a_mask.png", "a-mask.jpg", "more/a_mask.png"])
+@pytest.mark.parametrize(
+    "mask", ["a_mask.png", "a-mask.jpg", "more/a_mask.png", "a_mask_1.png", "a-mask2.png"]
+)
 @pytest.mark.parametrize("kind", ["ok", "bad"])
 def test_masks_beside_their_images_are_not_images(tmp_path: Path, kind: str, mask: str) -> None:
     """As BUSI has them; nothing but the name tells."""

@@ -20,6 +20,7 @@ from pydicom.uid import (
 )
 
 from dicom_files import (
+    STUDY,
     data_set,
     pydicom_data_files,
     pydicom_files,
@@ -202,6 +203,35 @@ def test_deflated_bomb_is_not_unpacked(tmp_path: Path, monkeypatch: pytest.Monke
     assert "unpacks to more" in refusal(path)
     (series,) = group_series([path])
     assert not series.skipped
+
+
+@pytest.fixture
+def padded_bomb(tmp_path: Path) -> Path:
+    """A deflated file whose transfer syntax stands behind much else."""
+    image = data_set(np.zeros((3000, 3000), np.uint16))
+    path = write(tmp_path / "padded.dcm", image, DeflatedExplicitVRLittleEndian)
+    dataset = pydicom.dcmread(path)
+    dataset.file_meta.FileMetaInformationVersion = bytes(5000)
+    dataset.save_as(path)
+    return path
+
+
+def test_long_file_meta_is_no_way_around_the_limit(
+    padded_bomb: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert open_dicom(padded_bomb, READING).images[0].pixels.shape == (3000, 3000)
+    assert dicom_file.read_whole(padded_bomb).pixel_array.shape == (3000, 3000)
+    monkeypatch.setattr(dicom_file, "_MAX_INFLATED", 2**20)
+    assert "unpacks to more" in refusal(padded_bomb)
+    with pytest.raises(InputError, match="unpacks to more"):
+        dicom_file.read_whole(padded_bomb)
+
+
+def test_names_are_found_without_unpacking_all(padded_bomb: Path) -> None:
+    data = padded_bomb.read_bytes()
+    found = dicom_file.scan_bytes(data, ["StudyInstanceUID"])
+    assert found.StudyInstanceUID == STUDY
+    assert traced_peak(lambda: dicom_file.scan_bytes(data, ["StudyInstanceUID"])) < 12 * 2**20
 
 
 def test_endless_palette_ends(tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ REFUSED = {
     "MR_truncated.dcm": "ends early",
     "meta_missing_tsyntax.dcm": "names no size",
     "nested_priv_SQ.dcm": "names no size",
+    "badVR.dcm": "holds the bytes of 15 frames",
 }
 
 

@@ -8,6 +8,7 @@ from dicom_files import SERIES, data_set, place, save_dicom, save_series, write
 from recap.config import ReadingSettings
 from recap.errors import InputError
 from recap.io.case import Case
+from recap.io.dicom import open_dicom
 from recap.io.dicom_series import Series, group_series, open_series
 
 STACK = np.random.default_rng(0).integers(0, 1000, (6, 5, 7)).astype(np.int16)
@@ -329,3 +330,37 @@ def test_a_slice_of_another_size_is_named(tmp_path: Path) -> None:
     save_dicom(paths[1], np.zeros((3, 3), np.int16), Modality="CT")
     with pytest.raises(InputError, match="other slices"):
         opened(series).images[1]
+
+
+def test_a_slide_in_dicom_is_refused_once_and_its_label_is_left_alone(tmp_path: Path) -> None:
+    kinds = {
+        "level0": ("ORIGINAL", "PRIMARY", "VOLUME", "NONE"),
+        "level1": ("DERIVED", "PRIMARY", "VOLUME", "RESAMPLED"),
+        "thumbnail": ("DERIVED", "PRIMARY", "THUMBNAIL", "RESAMPLED"),
+        "label": ("ORIGINAL", "PRIMARY", "LABEL", "NONE"),
+        "overview": ("ORIGINAL", "PRIMARY", "OVERVIEW", "NONE"),
+    }
+    tiles = np.zeros((6, 8, 8, 3), np.uint8)
+    paths = [
+        save_dicom(
+            tmp_path / f"{name}.dcm",
+            tiles if "level" in name else tiles[0],
+            SOPClassUID="1.2.840.10008.5.1.4.1.1.77.1.6",
+            Modality="SM",
+            ImageType=list(kind),
+        )
+        for name, kind in kinds.items()
+    ]
+    found = {each.files[0].stem: each for each in group_series(paths)}
+    assert [name for name, each in found.items() if not each.skipped] == ["level0"]
+    assert "label" in found["label"].skipped
+    for name in kinds:
+        with pytest.raises(InputError, match="whole slide" if "level" in name else "picture|copy"):
+            open_dicom(tmp_path / f"{name}.dcm", ReadingSettings())
+    with pytest.raises(InputError, match="vips tiffsave"):
+        open_series(found["level0"], ReadingSettings())
+    # A field of view is a picture, whatever it was taken with.
+    field = {"SOPClassUID": "1.2.840.10008.5.1.4.1.1.77.1.6", "Modality": "SM"}
+    for names in ({}, {"ImageType": list(kinds["level0"])}):
+        path = save_dicom(tmp_path / "field.dcm", tiles[0], **field, **names)
+        assert open_dicom(path, ReadingSettings()).kind == "image"

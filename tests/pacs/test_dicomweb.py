@@ -97,12 +97,35 @@ def test_what_is_stored_and_what_is_refused(server, image):
     server.body = stored(image)
     assert DicomWeb(server.url).store([image, other]) == 2
     assert WebArchive(server.url).send(image) == "stored"
-    server.body = failed(0x0110)
+    server.body = failed(0x0122)
     assert WebArchive(server.url).send(image) == "refused"
+    assert DicomWeb(server.url).store(image) == 0
     server.status = 409
     assert WebArchive(server.url).send(image) == "refused"
-    server.body = b"no reason"
-    assert WebArchive(server.url).send(image) == "refused"
+
+
+@pytest.mark.parametrize("status", [200, 409])
+@pytest.mark.parametrize("body", [failed(0x0110), failed(0x0124), failed(0xC000), failed(None)])
+def test_what_an_archive_does_not_take_now_waits(server, image, status, body):
+    server.status, server.body = status, body
+    with pytest.raises(StuckError, match="does not take it"):
+        WebArchive(server.url).send(image)
+    assert DicomWeb(server.url).store([image]) == 0
+
+
+def test_a_conflict_without_a_reason_waits(server, image):
+    server.status, server.body = 409, b"no reason"
+    with pytest.raises(StuckError, match="gives no reason"):
+        WebArchive(server.url).send(image)
+
+
+def test_a_result_that_cannot_be_read_does_not_hold_up_the_others(server, tmp_path):
+    with pytest.raises(StuckError, match=r"gone\.dcm: there is no such file"):
+        WebArchive(server.url).send(tmp_path / "gone.dcm")
+    (tmp_path / "bad.dcm").write_bytes(b"this is no image")
+    with pytest.raises(StuckError, match=r"bad\.dcm: the DICOM file cannot be read"):
+        WebArchive(server.url).send(tmp_path / "bad.dcm")
+    assert server.seen == []
 
 
 @pytest.mark.parametrize("status", [200, 202, 409])

@@ -155,6 +155,22 @@ def test_images_without_names_are_not_taken(running):
     assert send(listener.port, [image]) == [0xC000]
 
 
+def test_a_deflated_image_is_not_unpacked_for_its_names(running, monkeypatch):
+    from pynetdicom import AE
+
+    monkeypatch.setattr("recap.io.dicom_file._MAX_SCANNED", 2**12)
+    monkeypatch.setattr("zlib.decompress", None)  # that of pydicom, which knows no limit
+    listener = running(quiet_seconds=60)
+    (image,) = study(28, slices=1, side=1000)
+    image.file_meta.TransferSyntaxUID = pydicom.uid.DeflatedExplicitVRLittleEndian
+    ae = AE(ae_title="SCANNER")
+    ae.add_requested_context(image.SOPClassUID, image.file_meta.TransferSyntaxUID)
+    association = ae.associate("127.0.0.1", listener.port, ae_title="RECAP")
+    assert association.send_c_store(image).Status == 0
+    association.release()
+    assert listener._spool.count(image.StudyInstanceUID) == 1
+
+
 def test_a_study_that_cannot_be_scored_is_set_aside(running, archive, tmp_path):
     def fail(images, results):
         raise InputError("cannot be read")
@@ -220,11 +236,14 @@ def test_images_that_cannot_be_scored_are_kept_while_the_others_are_answered(
 
 
 def test_what_an_archive_will_never_take_is_dropped(running, archive, tmp_path):
-    archive.answer = 0xC000
+    archive.answer = 0x0122
     listener = running()
     send(listener.port, study(12))
     wait_until_empty(tmp_path / "spool")
     assert archive.received == []
+    archive.answer = 0  # somebody has taught it our kinds, and sends the study again
+    send(listener.port, study(12))
+    archive.wait_for(RESULTS)
 
 
 @pytest.mark.parametrize("text", ["PACS", "PACS@host", "@host:1", "A@h:0", "A@h:70000", "a@b:c"])

@@ -14,6 +14,7 @@ from pacs_images import DETECTOR, RESULTS, marked, study
 from pacs_peer import send, wait_until_empty
 from recap.errors import InputError
 from recap.pacs.listen import Listener, ListenSettings
+from recap.pacs.retries import Retries
 from recap.pacs.score_study import study_scorer
 from recap.pacs.send import DicomPeer, SendError, StuckError, parse_address
 from recap.pacs.spool import Round, Spool
@@ -101,6 +102,46 @@ def test_a_connection_that_goes_just_before_a_result_is_opened_again(archive, tm
     peer.close()
 
 
+@pytest.mark.parametrize("answer", [0x0110, 0x0124, 0xC000, 0x0117])
+def test_what_an_archive_does_not_take_now_waits(archive, tmp_path, answer):
+    """A right that is missing, a data base that hiccups: nothing of that is the object's fault."""
+    (image,) = study(27, slices=1)
+    image.SOPClassUID = "1.2.840.10008.5.1.4.1.1.7"
+    image.save_as(tmp_path / "a.dcm", enforce_file_format=True)
+    peer = DicomPeer(parse_address(archive.address))
+    archive.answer = answer
+    with pytest.raises(StuckError, match=f"{answer:#06x}"):
+        peer.send(tmp_path / "a.dcm")
+    archive.answer = 0x0111  # it came before, and its confirmation was lost
+    assert peer.send(tmp_path / "a.dcm") == "stored"
+    archive.answer = 0xA900
+    assert peer.send(tmp_path / "a.dcm") == "refused"
+    peer.close()
+
+
+def test_a_result_that_cannot_be_read_does_not_hold_up_the_others(archive, tmp_path):
+    (tmp_path / "a.dcm").write_bytes(b"damaged")
+    with pytest.raises(StuckError, match=r"a\.dcm: the DICOM file cannot be read"):
+        DicomPeer(parse_address(archive.address)).send(tmp_path / "a.dcm")
+
+
+def test_what_waits_is_tried_more_and_more_rarely(tmp_path, monkeypatch):
+    now = 1000.0
+    monkeypatch.setattr("recap.pacs.retries.time.monotonic", lambda: now)
+    retries, waits = Retries(60), []
+    assert retries.is_due(tmp_path)
+    for _ in range(9):
+        retries.postpone(tmp_path)
+        before = now
+        while not retries.is_due(tmp_path):
+            now += 60
+        waits.append((now - before) / 60)
+    assert waits == [1, 2, 4, 8, 16, 32, 60, 60, 60]
+    retries.postpone(tmp_path)
+    retries.forget(tmp_path)
+    assert retries.is_due(tmp_path)
+
+
 def test_results_wait_for_an_archive_that_is_full(running, archive, tmp_path):
     archive.answer = 0xA700
     listener = running()
@@ -130,6 +171,53 @@ def test_studies_that_could_not_be_sealed_are_sealed_later(tmp_path, monkeypatch
             listener.step()
     listener.step()
     assert spool.arriving() == []
+
+
+@pytest.mark.parametrize("error", [PermissionError(13, "Permission denied"), ValueError("Secret")])
+def test_a_round_that_cannot_be_dealt_with_does_not_stop_those_behind_it(
+    tmp_path, monkeypatch, caplog, error
+):
+    monkeypatch.setattr("recap.pacs.listen._LONGEST_WAIT_S", 0.0)
+    spool = Spool(tmp_path / "spool")
+    first, _ = (spool.seal(spool.store(name, "1", "a", b"x")) for name in ("1st", "2nd"))
+    listener = Listener(spool, lambda images, results: [], SimpleNamespace(close=lambda: None))
+    count = Round.count_attempt
+
+    def count_attempt(each):
+        if each == first:
+            raise error
+        return count(each)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Round, "count_attempt", count_attempt)
+        listener.step()
+    assert spool.rounds() == [first]
+    assert "Secret" not in caplog.text
+    listener.step()
+    assert spool.rounds() == []
+
+
+def test_a_study_that_cannot_be_sealed_does_not_stop_those_behind_it(tmp_path, monkeypatch):
+    spool = Spool(tmp_path / "spool")
+    settings = ListenSettings(quiet_seconds=0)
+    destination = SimpleNamespace(close=lambda: None)
+    listener = Listener(spool, lambda images, results: [], destination, settings)
+    first, second = (spool.store(name, "1", "a", b"x") for name in ("first", "second"))
+    seal = spool.seal
+
+    def refuse(study):
+        if study == first:
+            raise PermissionError(13, "Permission denied")
+        return seal(study)
+
+    for key in (first, second):
+        listener._arrivals.heard(key)
+    with monkeypatch.context() as patch:
+        patch.setattr(spool, "seal", refuse)
+        listener.step()
+    assert spool.arriving() == [first]
+    listener.step()
+    assert (spool.arriving(), spool.rounds()) == ([], [])
 
 
 def test_an_object_that_is_too_large_does_not_hold_up_the_others(tmp_path, monkeypatch):

@@ -1,4 +1,5 @@
 import os
+import shutil
 import time
 
 import pytest
@@ -100,8 +101,29 @@ def test_sent_results_are_remembered(tmp_path):
         (partial / "0001" / name).write_bytes(b"r")
     sealed.keep_results(partial)
     first, second = sealed.unsent()
-    sealed.note_sent(first)
+    sealed.note_answer(first, "refused")
+    assert sealed.was_in_vain
     assert Spool(tmp_path).rounds()[0].unsent() == [second]
+    sealed.note_answer(second, "stored")
+    assert not sealed.was_in_vain
+    assert sealed.unsent() == []
+
+
+@pytest.mark.parametrize("answer", ["stored", "refused"])
+def test_a_round_that_the_archive_took_nothing_of_is_not_remembered(tmp_path, answer):
+    spool = Spool(tmp_path)
+    sealed = spool.seal(spool.store("s", "1", "a", b"x"))
+    partial = sealed.folder / "results.partial"
+    partial.mkdir()
+    for name in ("map.dcm", "report.dcm"):
+        (partial / name).write_bytes(b"r")
+    sealed.keep_results(partial)
+    first, second = sealed.unsent()
+    sealed.note_answer(first, "refused")
+    sealed.note_answer(second, answer)
+    spool.finish(sealed)
+    again = spool.seal(spool.store("s", "1", "a", b"x"))
+    assert (again is None) == (answer == "stored")
 
 
 def test_images_are_set_aside_whole_and_again(tmp_path):
@@ -138,6 +160,80 @@ def test_counts_and_bytes(tmp_path):
     spool.finish(spool.seal(study))
     assert spool.stored_bytes == 0
     assert spool.count("s") == 0
+
+
+def test_room_is_looked_for_again_before_a_spool_is_full(tmp_path, monkeypatch):
+    monkeypatch.setattr("recap.pacs.spool._MEASURE_S", 0.0)
+    spool = Spool(tmp_path)
+    study = spool.store("s", "1", "a", b"three")
+    assert not spool.has_room(1, 5)
+    (tmp_path / "incoming" / study).rename(tmp_path.with_name("elsewhere"))
+    assert spool.has_room(5, 5)
+    monkeypatch.setattr("recap.pacs.spool._MEASURE_S", 60.0)  # nor at every try
+    spool.store("s", "1", "a", b"three")
+    (tmp_path / "incoming" / study).rename(tmp_path.with_name("there"))
+    assert not spool.has_room(5, 5)
+
+
+def test_what_is_there_once_is_counted_once(tmp_path):
+    spool = Spool(tmp_path)
+    for data in (b"three", b"three", b"one"):  # an image that is sent again replaces itself
+        study = spool.store("s", "1", "a", data)
+    assert spool.stored_bytes == 3
+    sealed = spool.seal(study)
+    spool.set_aside(sealed, [Unscored(tuple(sealed.images.iterdir()), "why")])
+    assert Spool(tmp_path).stored_bytes == 3  # two names of one file
+
+
+def test_a_round_that_was_copied_back_and_fails_again_is_kept_beside_the_first(tmp_path):
+    spool = Spool(tmp_path)
+    sealed = spool.seal(spool.store("s", "1", "a", b"x"))
+    spool.fail(sealed, "first")
+    (kept,) = (tmp_path / "failed").iterdir()
+    shutil.copytree(kept, sealed.folder)
+    spool.fail(sealed, "again")
+    assert spool.rounds() == []
+    folders = sorted((tmp_path / "failed").iterdir())
+    assert [(each / "reason.txt").read_text() for each in folders] == ["first\n", "again\n"]
+    assert {each.name.partition("-")[0] for each in folders} == {sealed.study}
+
+
+def test_a_kill_while_a_finished_round_goes_leaves_nothing_to_score(tmp_path, monkeypatch):
+    spool = Spool(tmp_path)
+    for name in ("a", "b"):
+        study = spool.store("s", "1", name, b"x")
+    sealed = spool.seal(study)
+
+    def killed(folder):
+        next(folder.rglob("*.dcm")).unlink()
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("recap.pacs.spool.shutil.rmtree", killed)
+        with pytest.raises(KeyboardInterrupt):
+            spool.finish(sealed)
+    assert Spool(tmp_path).rounds() == []
+    assert list((tmp_path / "work").iterdir()) == []
+
+
+def test_a_kill_while_a_known_series_goes_leaves_nothing_of_it_to_score(tmp_path):
+    spool = Spool(tmp_path)
+    for series, name in (("1", "a"), ("1", "b"), ("2", "c")):
+        study = spool.store("s", series, name, b"x")
+    spool.finish(spool.seal(study))
+    spool.store("s", "2", "c", b"changed")
+    sealed = spool.seal(study)
+    (new,) = sealed.images.iterdir()
+    (sealed.images / f"{key_of('1')}-{key_of('b')}.dcm").write_bytes(b"x")
+    spool.sift_again()
+    assert list(sealed.images.iterdir()) == [new]
+    # Of two rounds, the earlier is what the later one is compared with.
+    spool.store("s", "3", "d", b"x")
+    later = spool.seal(study)
+    (later.images / new.name).write_bytes(b"changed")
+    spool.sift_again()
+    assert list(sealed.images.iterdir()) == [new]
+    assert len(list(later.images.iterdir())) == 1
 
 
 def test_files_that_vanish_while_they_are_counted(tmp_path):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from recap.data.names import bare_name
-from recap.data.other_kinds import MASK_ENDINGS, refuse_masks_among, refuse_other_kind
+from recap.data.other_kinds import owner_name, refuse_masks_among, refuse_other_kind
 from recap.data.unread_formats import is_unread_image
 from recap.data.walk import walk
 from recap.errors import InputError
@@ -75,16 +75,21 @@ def list_masks(path: Path) -> list[Path]:
 
 
 def pair_masks(images: Sequence[Path], masks: Sequence[Path]) -> MaskPairs:
-    """Find each image's mask: its name, or that with _mask or -mask behind it, suffixes apart."""
+    """Find each image's mask: its name, or that with _mask or -mask behind it, suffixes apart.
+
+    A number may follow: of several such masks each marks a part, which makes them ambiguous.
+    """
     by_name: dict[str, list[Path]] = defaultdict(list)
     for mask in masks:
-        by_name[bare_name(mask)].append(mask)
+        name = bare_name(mask)
+        for owner in dict.fromkeys((name, owner_name(name))):  # an image may end in _mask, too
+            by_name[owner].append(mask)
     names = [bare_name(image) for image in images]
     shared = Counter(names)
     pairs = MaskPairs({}, [], {}, [])
     claimed: set[Path] = set()
     for image, name in zip(images, names, strict=True):
-        found = [mask for ending in MASK_ENDINGS for mask in by_name.get(name + ending, ())]
+        found = by_name.get(name, [])
         claimed.update(found)
         if not found:
             pairs.unmatched.append(image)
@@ -103,7 +108,10 @@ def match_masks(images: Sequence[Path], masks: Path) -> dict[Path, Path]:
     _refuse_equal_names(images, "images")
     pairs = pair_masks(images, files)
     for image, found in pairs.ambiguous.items():
-        raise InputError(f"{image}: has {len(found)} masks ({name_some(found)}). Keep one.")
+        raise InputError(
+            f"{image}: has {len(found)} masks ({name_some(found)}). Merge them into one picture, "
+            "or keep one."
+        )
     if pairs.unmatched:
         raise InputError(
             f"{masks}: no mask for {len(pairs.unmatched)} of {len(images)} images "

@@ -197,7 +197,11 @@ def _survey_split(report: DataReport, files: Listing, masks: list[Path]) -> list
         Problem("orphan mask", str(mask), "belongs to no image") for mask in pairs.orphans
     ]
     report.problems += [
-        Problem("ambiguous mask", str(image), f"which of {', '.join(m.name for m in several)}?")
+        Problem(
+            "ambiguous mask",
+            str(image),
+            f"which of {', '.join(m.name for m in several)}? Merge them, or keep one",
+        )
         for image, several in pairs.ambiguous.items()
     ]
     report.problems += [

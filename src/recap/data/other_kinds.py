@@ -1,12 +1,14 @@
 """Files that are listed as images but are of another kind, told by their names: masks, lesions."""
 
+import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from recap.data.names import bare_name
 from recap.errors import InputError
 
-MASK_ENDINGS = ("", "_mask", "-mask")
+# Of an image with several lesions some data sets have several masks: x_mask, x_mask_1, x_mask_2.
+_MASK_ENDING = re.compile(r"[_-]mask([_-]?[0-9]+)?$")
 _MASK_FOLDERS = ("masks", "anomaly_mask", "label")
 # Folders whose images are of another kind than those they would be listed with.
 _OTHERS = {
@@ -35,17 +37,20 @@ def refuse_other_kind(root: Path, files: Iterable[Path], kind: str) -> None:
         )
 
 
+def owner_name(mask: str) -> str:
+    """The name of the image that a mask of this name belongs to; its own if nothing shows."""
+    return _MASK_ENDING.sub("", mask)
+
+
 def masks_among(images: Sequence[Path]) -> dict[Path, Path]:
     """Which images have the name of another and _mask or -mask behind it, and of which."""
     by_name = {bare_name(image): image for image in images}
-    endings = [ending for ending in MASK_ENDINGS if ending]
     found = {}
     for image in images:
         name = bare_name(image)
-        for ending in endings:
-            owner = by_name.get(name.removesuffix(ending)) if name.endswith(ending) else None
-            if owner is not None:
-                found[image] = owner
+        owner = by_name.get(owner_name(name))
+        if owner is not None and owner_name(name) != name:
+            found[image] = owner
     return found
 
 

@@ -19,6 +19,8 @@ from recap.io.dicom_jpeg import decode_lossless
 from recap.io.raster import MAX_PIXELS
 
 EXPORT_AGAIN = "Copy or export it again."
+MAX_FRAMES = 2**15
+"""A file of one-pixel frames would otherwise keep scoring busy for days."""
 IMPLICIT, LITTLE, BIG = "1.2.840.10008.1.2", "1.2.840.10008.1.2.1", "1.2.840.10008.1.2.2"
 _JPEG = "1.2.840.10008.1.2.4."
 _EXTENDED = _JPEG + "51"
@@ -61,6 +63,20 @@ class Layout:
     planar: bool
     photometric: str
     extended_offsets: tuple[bytes, bytes] | None = None
+    high_bit: int | None = None
+    """The place of a sample's highest bit, where the file names one."""
+
+    @property
+    def low_bits(self) -> int:
+        """How many bits of a word lie below its sample: old files keep 12 bits at the upper end.
+
+        Of other compressed frames the decoder gives samples, not words. A place that cannot be was
+        forgotten when the samples were changed: it says nothing.
+        """
+        packed = self.encapsulated and self.syntax != _RLE
+        if packed or self.high_bit is None or self.high_bit >= self.bits_allocated:
+            return 0
+        return max(0, self.high_bit + 1 - self.bits_stored)
 
     @property
     def frame_bits(self) -> int:
@@ -83,6 +99,11 @@ class Layout:
                 f"{source}: has {size}, and more than {MAX_PIXELS // 10**6} million are not read. "
                 "Cut it into tiles or shrink it."
             )
+        if self.frames > MAX_FRAMES:
+            raise InputError(
+                f"{source}: has {self.frames} frames, and more than {MAX_FRAMES} are not read. "
+                "Cut it into parts."
+            )
         if not 1 <= self.bits_stored <= self.bits_allocated <= 64:
             raise InputError(
                 f"{source}: {self.bits_stored} bits stored in {self.bits_allocated} cannot be. "
@@ -94,6 +115,17 @@ class Layout:
             raise InputError(
                 f"{source}: the file ends early: {self.frames} frame(s) of {size} take at least "
                 f"{needed} bytes, and {self.length} are there. {EXPORT_AGAIN}"
+            )
+
+    def check_single(self, source: str) -> None:
+        """Refuse several frames where the file does not say how many there are."""
+        # Pixels end on an even byte: a small picture may have room for another behind it.
+        single = (self.frame_bits + 15) // 16 * 2
+        held = self.length * 8 // self.frame_bits
+        if not self.encapsulated and self.length > single and held > 1:
+            raise InputError(
+                f"{source}: holds the bytes of {held} frames of {self.rows}x{self.columns} pixels "
+                f"but names no number of them (NumberOfFrames). {EXPORT_AGAIN}"
             )
 
     def corrected(self) -> "Layout":
@@ -115,6 +147,8 @@ def decode_frame(stream: IO[bytes], layout: Layout, number: int, source: str) ->
         layout = replace(layout, syntax=LITTLE)
     decoder = _decoder(layout, source)
     values, meta = decoder.as_array(stream, index=number, **_options(layout))
+    if layout.low_bits:
+        values = values >> layout.low_bits
     return _checked_colour(values, str(meta["photometric_interpretation"]), source)
 
 
@@ -141,6 +175,8 @@ def _decode_compressed(stream: IO[bytes], layout: Layout, number: int, source: s
         values, meta = decoder.as_array(item, index=0, decoding_plugin=plugin, **options)
     except RuntimeError as error:
         raise ValueError(f"a compressed frame: {str(error).rpartition('plugins:')[2]}") from error
+    if layout.low_bits:
+        values = values >> layout.low_bits
     return _checked_colour(values, str(meta["photometric_interpretation"]), source)
 
 
@@ -205,7 +241,8 @@ def _options(layout: Layout) -> dict[str, Any]:
         "number_of_frames": layout.frames,
         "samples_per_pixel": layout.samples,
         "bits_allocated": layout.bits_allocated,
-        "bits_stored": layout.bits_stored,
+        # pydicom takes the lowest bits, whatever lies below a sample; that is shifted out later.
+        "bits_stored": layout.bits_stored + layout.low_bits,
         "pixel_representation": int(layout.signed),
         "photometric_interpretation": layout.photometric,
         "planar_configuration": int(layout.planar),

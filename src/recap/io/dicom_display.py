@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from recap.io.dicom_luts import Table, palette_of, table_of
-from recap.io.dicom_tags import Tags, items, number, numbers, text
+from recap.io.dicom_tags import Tags, items, number, numbers, stated_number, text
 from recap.io.window import apply_window, own_window
 from recap.types import FloatArray, Window
 
@@ -114,10 +114,13 @@ class Display:
 
 def display_of(tags: Tags, photometric: str, bits: int, little: bool) -> Display:
     """Gather what a file says of how a frame is shown."""
+    modality = _first_table(tags, "ModalityLUTSequence", little)
+    # Where neither counts, it does not matter what is wrong with them.
+    is_scaled = modality is None and photometric.startswith("MONOCHROME")
     return Display(
-        slope=number(tags, "RescaleSlope") or 1.0,
-        intercept=number(tags, "RescaleIntercept") or 0.0,
-        modality=_first_table(tags, "ModalityLUTSequence", little),
+        slope=(is_scaled and stated_number(tags, "RescaleSlope")) or 1.0,
+        intercept=(is_scaled and stated_number(tags, "RescaleIntercept")) or 0.0,
+        modality=modality,
         voi=_first_table(tags, "VOILUTSequence", little),
         window=_window_of(tags),
         padding=_padding_of(tags),

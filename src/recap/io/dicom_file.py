@@ -19,7 +19,8 @@ from recap.extras import require
 from recap.io.dicom_decode import BIG, EXPORT_AGAIN, IMPLICIT, LITTLE, Layout, decode_frame
 from recap.io.dicom_display import Display, display_of
 from recap.io.dicom_geometry import Plane, geometry_of, plane_of
-from recap.io.dicom_tags import frame_tags, integer, text
+from recap.io.dicom_slide import why_no_picture
+from recap.io.dicom_tags import frame_tags, integer, number, stated_number, text
 from recap.io.no_warnings import no_warnings
 from recap.io.reasons import one_line_errors
 from recap.types import Geometry, Identity
@@ -30,6 +31,8 @@ _IDENTITY = ("PatientID", "StudyInstanceUID", "SeriesInstanceUID", "SOPInstanceU
 _DICOMDIR = "1.2.840.10008.1.3.10"
 _DEFLATED = "1.2.840.10008.1.2.1.99"
 _MAX_INFLATED = 2**31
+_MAX_SCANNED = 2**22
+"""How far into a deflated file names are looked for; they stand at its beginning."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,6 +116,39 @@ def scan_header(path: Path, keywords: list[str]) -> tuple[Any, bool]:
         return header, _pixel_element(unpacked, False, True) is not None
 
 
+def scan_bytes(data: bytes, keywords: list[str]) -> Any:
+    """These values of a file that is not on disk; whatever is wrong with it may raise anything.
+
+    Of a deflated file no more is unpacked than it takes: whoever sent it may not be believed.
+    """
+    stream = BytesIO(data)
+    with no_warnings:
+        meta = _meta_if_deflated(stream)
+        if meta is None:
+            return _read_header(stream, keywords)
+        unpacked = zlib.decompressobj(-zlib.MAX_WBITS).decompress(stream.read(), _MAX_SCANNED)
+        return _read_inflated(BytesIO(unpacked), meta, keywords)
+
+
+def read_whole(path: Path, force: bool = False) -> Any:
+    """All of a file as pydicom has it, pixels and all, but for the limit on what is unpacked.
+
+    With `force` also without the mark of a DICOM file.
+    """
+    pydicom = require("pydicom", "dicom")
+    with careful(path), _Stream(path) as stream:
+        inflated = _inflated(stream, str(path))
+        if inflated is None:
+            stream.seek(0)
+            return pydicom.dcmread(stream, force=force)
+        content = require("pydicom.filereader", "dicom").read_dataset(
+            BytesIO(inflated[1]), False, True
+        )
+        return pydicom.FileDataset(
+            path, content, bytes(128), inflated[0], is_implicit_VR=False, is_little_endian=True
+        )
+
+
 class _Stream(BufferedReader):
     """A file that does not set memory aside for more bytes than it has."""
 
@@ -134,15 +170,22 @@ def _read_header(stream: IO[bytes], keywords: list[str] | None = None) -> Any:
     return pydicom.dcmread(stream, stop_before_pixels=True, force=True, specific_tags=keywords)
 
 
-def _inflated(stream: IO[bytes], source: str) -> tuple[Any, bytes] | None:
-    """File meta and unpacked data set of a deflated file; pydicom would unpack without a limit."""
+def _meta_if_deflated(stream: IO[bytes]) -> Any | None:
+    """The file meta of a deflated file, behind which the stream then stands.
+
+    It is parsed, however long: whoever pads it could otherwise have pydicom unpack the rest.
+    """
     reader = require("pydicom.filereader", "dicom")
-    if _DEFLATED.encode() not in stream.read(2048):
-        return None
     stream.seek(0)
     reader.read_preamble(stream, True)
     meta = reader.read_dataset(stream, False, True, stop_when=lambda tag, *_: tag.group != 2)
-    if text(meta, "TransferSyntaxUID") != _DEFLATED:
+    return meta if text(meta, "TransferSyntaxUID") == _DEFLATED else None
+
+
+def _inflated(stream: IO[bytes], source: str) -> tuple[Any, bytes] | None:
+    """File meta and unpacked data set of a deflated file; pydicom would unpack without a limit."""
+    meta = _meta_if_deflated(stream)
+    if meta is None:
         return None
     data = zlib.decompressobj(-zlib.MAX_WBITS).decompress(stream.read(), _MAX_INFLATED + 1)
     if len(data) > _MAX_INFLATED:
@@ -150,11 +193,17 @@ def _inflated(stream: IO[bytes], source: str) -> tuple[Any, bytes] | None:
     return meta, data
 
 
-def _read_inflated(stream: IO[bytes], meta: Any) -> Any:
+def _read_inflated(stream: IO[bytes], meta: Any, keywords: list[str] | None = None) -> Any:
     reader = require("pydicom.filereader", "dicom")
-    header = reader.read_dataset(
-        stream, False, True, stop_when=lambda tag, *_: tag.group == 0x7FE0 and tag.elem >= 8
-    )
+    tag_of = require("pydicom.tag", "dicom").Tag
+    wanted = None if keywords is None else [tag_of(keyword) for keyword in keywords]
+
+    def is_behind(tag: Any, *_: Any) -> bool:
+        if wanted is None:
+            return bool(tag.group == 0x7FE0 and tag.elem >= 8)
+        return bool(tag > max(wanted))  # what was unpacked may end anywhere behind these
+
+    header = reader.read_dataset(stream, False, True, stop_when=is_behind, specific_tags=wanted)
     header.file_meta = meta
     header.set_original_encoding(False, True)
     return header
@@ -164,11 +213,17 @@ def _layout(header: Any, stream: IO[bytes], source: str) -> Layout:
     element = _pixel_element(stream, *header.original_encoding)
     if element is None:
         raise InputError(f"{source}: {why_no_pixels(header)}")
+    if reason := why_no_picture(header):
+        raise InputError(f"{source}: {reason}")
     keyword, vr, length = element
     start = stream.tell()
     left = stream.seek(0, 2) - start
     samples = integer(header, "SamplesPerPixel") or 1
     allocated = _FLOAT_BITS.get(keyword) or integer(header, "BitsAllocated")
+    high_bit = number(header, "HighBit") if keyword == "PixelData" else None
+    frames = integer(header, "NumberOfFrames")
+    if length is None and frames < 1:  # compressed frames do not tell how many they are
+        stated_number(header, "NumberOfFrames")
     layout = Layout(
         syntax=_syntax(header),
         keyword=keyword,
@@ -178,7 +233,7 @@ def _layout(header: Any, stream: IO[bytes], source: str) -> Layout:
         encapsulated=length is None,
         rows=integer(header, "Rows"),
         columns=integer(header, "Columns"),
-        frames=max(1, integer(header, "NumberOfFrames")),
+        frames=max(1, frames),
         samples=samples,
         bits_allocated=allocated,
         bits_stored=integer(header, "BitsStored") or allocated,
@@ -186,8 +241,11 @@ def _layout(header: Any, stream: IO[bytes], source: str) -> Layout:
         planar=integer(header, "PlanarConfiguration") == 1,
         photometric=_photometric(header, samples),
         extended_offsets=_extended_offsets(header),
+        high_bit=None if high_bit is None else int(high_bit),
     )
     layout.check(source)
+    if frames < 1:
+        layout.check_single(source)
     return layout.corrected()
 
 

@@ -12,6 +12,7 @@ from recap.io.dicom import open_dicom, read_frame
 from recap.io.dicom_file import careful, is_directory, open_file, scan_header, why_no_pixels
 from recap.io.dicom_geometry import Plane, same_frame, why_no_grid
 from recap.io.dicom_own import MAKER_KEYWORDS, is_own
+from recap.io.dicom_slide import why_beside_slide
 from recap.io.dicom_split import KEYWORDS, Slice, slice_of, split
 from recap.io.dicom_stack import Stack, stack_case
 from recap.io.dicom_tags import integer, text
@@ -116,6 +117,8 @@ def _scan(path: Path) -> Series | Slice:
             if is_directory(header) or named:
                 return replace(alone, skipped=why_no_pixels(header))
             return alone
+        if reason := why_beside_slide(header):
+            return replace(alone, skipped=reason)
         if modality in _NOT_IMAGES:
             return replace(alone, skipped=f"holds {_NOT_IMAGES[modality]}, not an image.")
         if modality not in STACKED or integer(header, "NumberOfFrames") > 1:

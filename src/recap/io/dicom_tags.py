@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-_LONGEST = 256
+_LONGEST, _LONGEST_NUMBER = 256, 16
 # The functional groups in which enhanced files keep what others say at the top.
 _GROUPS = (
     "PixelMeasuresSequence",
@@ -46,14 +46,37 @@ def text(tags: Tags, keyword: str) -> str:
 
 def numbers(tags: Tags, keyword: str) -> tuple[float, ...]:
     """All values as finite numbers; none if one of them is not."""
-    value = _value(tags, keyword)
-    if value is None or isinstance(value, str | bytes):
+    return _as_numbers(_value(tags, keyword))
+
+
+def _as_numbers(value: Any) -> tuple[float, ...]:
+    if value is None or isinstance(value, bytes):
         return ()
+    # What is too long for a number, or comes under the name of a text, is a string to pydicom.
+    several = value.split("\\") if isinstance(value, str) else value
     try:
-        found = tuple(map(float, value if hasattr(value, "__iter__") else [value]))
+        found = tuple(map(float, several if hasattr(several, "__iter__") else [several]))
     except (TypeError, ValueError, OverflowError):
         return ()
     return found if all(map(math.isfinite, found)) else ()
+
+
+def stated_number(tags: Tags, keyword: str) -> float | None:
+    """A number without which the pixels would mean something else: None where the file names none.
+
+    What it names and cannot be read raises, because it is not for us to guess it.
+    """
+    for layer in tags.layers if isinstance(tags, LayeredTags) else (tags,):
+        try:
+            value = layer.get(keyword)
+        except Exception as error:  # pydicom parses a value when it is asked for it
+            raise ValueError(f"its {keyword} is damaged") from error
+        if value is None or (hasattr(value, "__len__") and not len(value)):
+            continue
+        if not (found := _as_numbers(value)):
+            raise ValueError(f"its {keyword} is no number: {str(value)[:_LONGEST_NUMBER]!r}")
+        return found[0]
+    return None
 
 
 def number(tags: Tags, keyword: str) -> float | None:
@@ -77,10 +100,21 @@ def items(tags: Tags, keyword: str) -> list[Any]:
 
 def frame_tags(header: Any, frame: int) -> Tags:
     """What a file says of one frame: its own functional groups, the shared ones, the top."""
-    own = items(header, "PerFrameFunctionalGroupsSequence")[frame : frame + 1]
-    groups = [*own, *items(header, "SharedFunctionalGroupsSequence")[:1]]
-    layers = (item for group in groups for name in _GROUPS for item in items(group, name)[:1])
-    return LayeredTags((*layers, header))
+    groups = (
+        _item(header, "PerFrameFunctionalGroupsSequence", frame),
+        _item(header, "SharedFunctionalGroupsSequence", 0),
+    )
+    layers = (_item(group, name, 0) for group in groups if group for name in _GROUPS)
+    return LayeredTags((*(layer for layer in layers if layer), header))
+
+
+def _item(tags: Tags, keyword: str, number: int) -> Any | None:
+    """One item of a sequence: going through all of them for each frame would take for ever."""
+    try:
+        found = tags.get(keyword)[number]
+    except Exception:  # none, too few, damaged: see below
+        return None
+    return found if hasattr(found, "get") else None
 
 
 def _value(tags: Tags, keyword: str) -> Any:

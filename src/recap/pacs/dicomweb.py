@@ -10,12 +10,13 @@ from recap.atomic import replacing
 from recap.data.walk import walk
 from recap.errors import InputError, SettingsError
 from recap.extras import require
-from recap.io.dicom_file import careful
+from recap.io.dicom_file import read_whole
 from recap.io.sniff import sniff
 from recap.pacs.spool import key_of
 
 _TIMEOUT_S = 60
 _REDIRECTS, _CONFLICT, _TOO_LARGE = range(300, 400), 409, 413
+STORED = 0x0000
 OUT_OF_RESOURCES = range(0xA700, 0xA800)
 """Reasons not to store an object that are the archive's, not the object's."""
 
@@ -75,31 +76,32 @@ class DicomWeb:
 
     def store(self, paths: Path | Sequence[Path]) -> int:
         """Store files, and all DICOM files below folders; how many of them the archive took."""
-        pydicom = require("pydicom", "pacs")
-        requests = require("requests", "pacs")
-        stored = 0
-        for path in _dicom_files([paths] if isinstance(paths, Path) else paths):
-            with careful(path):  # what is wrong with a file is not the archive's doing
-                dataset = pydicom.dcmread(path)
-            with self._asking():
-                try:
-                    answer = self._client.store_instances([dataset])
-                except requests.HTTPError as error:
-                    if error.response is None or error.response.status_code != _CONFLICT:
-                        raise
-                    self._need_room(_said(error.response))
-                    continue  # the archive has understood, and does not want it
-            stored += self._is_stored(answer, str(dataset.SOPInstanceUID))
-        return stored
+        files = _dicom_files([paths] if isinstance(paths, Path) else paths)
+        return sum(self.store_file(path) == STORED for path in files)
 
-    def _is_stored(self, answer: Any, instance_uid: str) -> bool:
-        """Whether the archive says that it has an object; it must say that or the contrary."""
+    def store_file(self, path: Path) -> int | None:
+        """Store one DICOM file: `STORED`, or why the archive did not take it; None if it is silent.
+
+        The reasons are those of FailureReason (PS3.18, annex I), which are those of C-STORE.
+        """
+        requests = require("requests", "pacs")
+        dataset = read_whole(path)  # what is wrong with a file is not the archive's doing
+        with self._asking():
+            try:
+                answer = self._client.store_instances([dataset])
+            except requests.HTTPError as error:
+                if error.response is None or error.response.status_code != _CONFLICT:
+                    raise
+                return self._failure(_said(error.response))
+        return self._outcome(answer, str(dataset.SOPInstanceUID))
+
+    def _outcome(self, answer: Any, instance_uid: str) -> int | None:
+        """What the archive says of an object; it must say that it has it, or the contrary."""
         named = answer.get("ReferencedSOPSequence") or ()
         if instance_uid in (str(item.get("ReferencedSOPInstanceUID")) for item in named):
-            return True
-        self._need_room(answer)
+            return STORED
         if answer.get("FailedSOPSequence"):
-            return False
+            return self._failure(answer)
         # PS3.18 demands that an answer names what was stored. One that names nothing may come from
         # a page to sign in, or an archive that stored nothing: whoever believed it would delete
         # what is nowhere else.
@@ -109,12 +111,15 @@ class DicomWeb:
             None,
         )
 
-    def _need_room(self, answer: Any) -> None:
-        """An archive that is full says nothing about the object: it may be sent later."""
+    def _failure(self, answer: Any) -> int | None:
+        """The first reason; an archive that is full says nothing about the object, and raises."""
         failed = answer.get("FailedSOPSequence") or ()
-        if any(item.get("FailureReason") in OUT_OF_RESOURCES for item in failed):
+        reasons = [item.get("FailureReason") for item in failed]
+        if any(reason in OUT_OF_RESOURCES for reason in reasons):
             message = f"The DICOMweb archive at {self.url} has no room. Make some, or wait."
             raise ArchiveError(message, None)
+        # No reason at all, and one of zero or in words, are no reason to believe in success.
+        return next((each for each in reasons if isinstance(each, int) and each != STORED), None)
 
     @contextmanager
     def _asking(self) -> Iterator[None]:

@@ -10,13 +10,13 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 from recap.atomic import is_full
 from recap.errors import InputError, RecapError, SettingsError
 from recap.extras import require
+from recap.pacs.retries import Retries
 from recap.pacs.send import Destination, SendError, StuckError
 from recap.pacs.spool import Round, Spool, Unscored
 
@@ -116,7 +116,8 @@ class Listener:
         self._stop = threading.Event()
         self._server: Any = None
         self._next_try = 0.0
-        self._stuck: dict[Path, float] = {}
+        self._stuck = Retries(_LONGEST_WAIT_S)
+        self._failing = Retries(_LONGEST_WAIT_S)
         self._wait_s = 1.0
 
     @property
@@ -128,6 +129,7 @@ class Listener:
         """Listen; studies are stored from now on, and scored while `run` runs."""
         self.settings.check()
         self._spool.claim()
+        self._spool.sift_again()
         for study in self._spool.arriving():
             self._arrivals.heard(study)
         settings = self.settings
@@ -156,13 +158,9 @@ class Listener:
             try:
                 self.step()
                 self._stop.wait(_TICK_S)
-            except (OSError, RecapError) as error:
-                # Such as a full disk, of which _on_store tells the senders. All stays as it is.
-                _log.error("waiting %.0f s: %s", _LONGEST_WAIT_S, error)
-                self._stop.wait(_LONGEST_WAIT_S)
             except Exception as error:  # whatever it is, images must still be taken
-                # Its text may quote a file.
-                _log.error("waiting %.0f s: %s", _LONGEST_WAIT_S, type(error).__name__)
+                # Such as a full disk, of which _on_store tells the senders. All stays as it is.
+                _log.error("waiting %.0f s: %s", _LONGEST_WAIT_S, _in_words(error))
                 self._stop.wait(_LONGEST_WAIT_S)
         self._destination.close()
         self._server.shutdown()
@@ -173,8 +171,7 @@ class Listener:
         quiet = self._arrivals.take_quiet(self.settings.quiet_seconds)
         try:
             while quiet:
-                if self._spool.seal(quiet[0]) is None:
-                    _log.info("study %s: nothing new in it", quiet[0])
+                self._seal(quiet[0])
                 quiet.pop(0)
         finally:
             for study in quiet:  # a full disk keeps them from being sealed, but not for ever
@@ -182,11 +179,34 @@ class Listener:
         for each in self._spool.rounds():
             if self._stop.is_set():
                 return
-            self._deal_with(each)
+            if self._failing.is_due(each.folder):
+                self._try(each)
 
     def stop(self) -> None:
         """Let `run` end after the result at hand; from another thread or a signal."""
         self._stop.set()
+
+    def _seal(self, study: str) -> None:
+        try:
+            if self._spool.seal(study) is None:
+                _log.info("study %s: nothing new in it", study)
+        except Exception as error:  # one study must not stop those behind it
+            if is_full(error):  # nor is it to blame: `run` waits for room
+                raise
+            _log.error("study %s: cannot be taken up: %s", study, _in_words(error))
+            self._arrivals.heard(study)
+
+    def _try(self, each: Round) -> None:
+        """Deal with a round; whatever keeps it from that must not stop those behind it."""
+        try:
+            self._deal_with(each)
+        except Exception as error:
+            if is_full(error):
+                raise
+            _log.error("study %s: waits: %s", each.name, _in_words(error))
+            self._failing.postpone(each.folder)
+        else:
+            self._failing.forget(each.folder)
 
     def _deal_with(self, each: Round) -> None:
         try:
@@ -227,9 +247,8 @@ class Listener:
 
     def _send(self, each: Round) -> bool:
         """Send what is not sent; false if that has to wait."""
-        now = time.monotonic()
-        unsent = [path for path in each.unsent() if self._stuck.get(path, now) <= now]
-        if unsent and now < self._next_try:
+        unsent = [path for path in each.unsent() if self._stuck.is_due(path)]
+        if unsent and time.monotonic() < self._next_try:
             return False
         for path in unsent:
             if self._stop.is_set():
@@ -238,7 +257,7 @@ class Listener:
                 answer = self._destination.send(path)
             except StuckError as error:  # it must not hold up the others
                 _log.error("study %s: %s waits: %s", each.name, path.name, error)
-                self._stuck[path] = time.monotonic() + _LONGEST_WAIT_S
+                self._stuck.postpone(path)
                 continue
             except SendError as error:
                 self._next_try = time.monotonic() + self._wait_s
@@ -248,8 +267,8 @@ class Listener:
             self._wait_s = 1.0
             if answer == "refused":
                 _log.warning("study %s: the archive does not take %s", each.name, path.name)
-            each.note_sent(path)
-            self._stuck.pop(path, None)
+            each.note_answer(path, answer)
+            self._stuck.forget(path)
         self._destination.close()
         return not each.unsent()
 
@@ -262,7 +281,7 @@ class Listener:
             if names is None:
                 return _SUCCESS
             study_uid, series_uid, instance_uid = names
-            full = self._spool.stored_bytes + len(data) > self.settings.max_spool_bytes
+            full = not self._spool.has_room(len(data), self.settings.max_spool_bytes)
             if full or self._spool.count(study_uid) >= self.settings.max_instances:
                 _log.error("an image was refused: %s", "the spool is full" if full else "too many")
                 return _OUT_OF_RESOURCES
@@ -292,25 +311,22 @@ class _GivenUp(Exception):  # noqa: N818
     """A round will not be tried again."""
 
 
+def _in_words(error: Exception) -> str:
+    """What a log may say of an error: the text of a foreign one may quote a file."""
+    return str(error) if isinstance(error, OSError | RecapError) else type(error).__name__
+
+
 def _names(data: bytes) -> tuple[str, str, str] | None:
     """Study, series and instance of an image; None for what recap itself has made."""
-    from recap.io.dicom_own import is_own
+    from recap.io.dicom_file import scan_bytes
+    from recap.io.dicom_own import MAKER_KEYWORDS, is_own
 
-    header = require("pydicom", "pacs").dcmread(
-        BytesIO(data),
-        stop_before_pixels=True,
-        specific_tags=[
-            *("StudyInstanceUID", "SeriesInstanceUID", "SOPInstanceUID"),
-            *("Manufacturer", "ManufacturerModelName"),
-        ],
-    )
+    uids = ("StudyInstanceUID", "SeriesInstanceUID", "SOPInstanceUID")
+    header = scan_bytes(data, [*uids, *MAKER_KEYWORDS])
     # An archive that sends on all that it gets would have us score our own results.
     if is_own(header):
         return None
-    study, series, instance = (
-        str(header.get(keyword) or "")
-        for keyword in ("StudyInstanceUID", "SeriesInstanceUID", "SOPInstanceUID")
-    )
+    study, series, instance = (str(header.get(keyword) or "") for keyword in uids)
     if not (study and series and instance):
         raise ValueError("an image without UIDs")
     return study, series, instance

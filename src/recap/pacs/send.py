@@ -3,15 +3,20 @@
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 from recap.errors import InputError, RecapError, SettingsError
 from recap.extras import require
-from recap.pacs.dicomweb import OUT_OF_RESOURCES, DicomWeb
+from recap.io.dicom_file import read_whole
+from recap.pacs.dicomweb import OUT_OF_RESOURCES, STORED, ArchiveError, DicomWeb
+from recap.pacs.spool import Answer
 
-Answer = Literal["stored", "refused"]
 _ADDRESS = re.compile(r"(?P<title>[^@\\]{1,16})@(?P<host>\[[^\]]+\]|[^:@\[\]]+):(?P<port>\d{1,5})")
-_SUCCESS, _WARNINGS = 0x0000, range(0xB000, 0xC000)
+_WARNINGS, _HAS_IT_ALREADY = range(0xB000, 0xC000), 0x0111
+_NEVER = (0x0122, 0xC122, *range(0xA900, 0xAA00))
+"""What an archive says of kinds and transfer syntaxes that it does not know, and of objects that
+contradict their kind. All else may pass: a right that is missing, a data base that hiccups; many
+archives also answer "cannot understand" (0xC000) to whatever goes wrong in them."""
 _OF_THE_OBJECT = (400, 413, 415, 422)
 """What HTTP answers say of what was sent rather than of the archive."""
 _TIMEOUT_S = 30
@@ -29,7 +34,8 @@ class Destination(Protocol):
     """Takes results."""
 
     def send(self, path: Path) -> Answer:
-        """Send one file; `SendError` if that may succeed later."""
+        """Send one file; `SendError` if that may succeed later, `StuckError` if that is its own
+        matter."""
 
     def close(self) -> None:
         """Let go of the connection; the next file opens another."""
@@ -54,6 +60,24 @@ def parse_address(text: str) -> Address:
     return Address(found["title"].strip(), found["host"].strip("[]"), int(found["port"]))
 
 
+def _answer(code: int | None, archive: str) -> Answer:
+    """What a status of C-STORE, or a reason of STOW-RS, means for an object."""
+    if code in (STORED, _HAS_IT_ALREADY) or code in _WARNINGS:
+        return "stored"
+    if code in _NEVER:
+        return "refused"
+    said = "gives no reason" if code is None else f"status {code:#06x}"
+    raise StuckError(f"{archive} does not take it ({said}).")
+
+
+def _read(path: Path) -> Any:
+    """A result to send; what cannot be read must not hold up the others."""
+    try:
+        return read_whole(path)
+    except InputError as error:
+        raise StuckError(str(error)) from error
+
+
 class DicomPeer:
     """An application entity that takes results by C-STORE over one association."""
 
@@ -64,7 +88,7 @@ class DicomPeer:
 
     def send(self, path: Path) -> Answer:
         """Send one file; an answer that it will never be taken is an answer, too."""
-        dataset = require("pydicom", "pacs").dcmread(path)
+        dataset = _read(path)
         association = self._connected()
         try:
             status = association.send_c_store(dataset)
@@ -82,7 +106,7 @@ class DicomPeer:
             raise SendError(self._lost())
         if code in OUT_OF_RESOURCES:
             raise SendError(f"{self.address.title} has no room (status {code:#06x}).")
-        return "stored" if code == _SUCCESS or code in _WARNINGS else "refused"
+        return _answer(code, self.address.title)
 
     def close(self) -> None:
         """Release the association."""
@@ -132,10 +156,10 @@ class WebArchive:
     def send(self, path: Path) -> Answer:
         """Send one file."""
         try:
-            return "stored" if self._web.store([path]) == 1 else "refused"
+            return _answer(self._web.store_file(path), "the archive")
         except InputError as error:
-            kind = StuckError if getattr(error, "status", None) in _OF_THE_OBJECT else SendError
-            raise kind(str(error)) from error
+            of_the_archive = isinstance(error, ArchiveError) and error.status not in _OF_THE_OBJECT
+            raise (SendError if of_the_archive else StuckError)(str(error)) from error
 
     def close(self) -> None:
         """Nothing is kept open."""

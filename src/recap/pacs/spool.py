@@ -4,6 +4,7 @@
     work/STUDY-TIME/images/              one round of a study that has become quiet
                    /results/             its results: there as a whole, or not at all
                    /sent.txt             which of them the archive has answered for
+                   /refused.txt          which of those it will never take
     done/STUDY.json                      which images have been dealt with
     failed/STUDY-TIME/                   rounds that could not be scored, or the images of a
                                          round that could not, with the reason
@@ -23,13 +24,15 @@ from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import IO, Literal, NamedTuple
 
 from recap.atomic import sync, write_atomic
 from recap.errors import InputError
 
+Answer = Literal["stored", "refused"]
 _KEY_LETTERS = 24
 _DONE_DAYS = 30
+_MEASURE_S = 1.0
 
 
 def key_of(uid: str) -> str:
@@ -92,17 +95,29 @@ class Round:
 
     def unsent(self) -> list[Path]:
         """Results that the archive has not answered for, in order."""
-        ledger = self.folder / "sent.txt"
-        sent = set(ledger.read_text(encoding="utf-8").splitlines()) if ledger.exists() else set()
+        sent = self._noted("sent.txt")
         files = sorted(path for path in self.results.rglob("*") if path.is_file())
         return [path for path in files if path.relative_to(self.results).as_posix() not in sent]
 
-    def note_sent(self, path: Path) -> None:
+    def note_answer(self, path: Path, answer: Answer) -> None:
         """Note on disk that a result need not be sent again."""
-        with (self.folder / "sent.txt").open("a", encoding="utf-8") as ledger:
-            ledger.write(f"{path.relative_to(self.results).as_posix()}\n")
-            ledger.flush()
-            os.fsync(ledger.fileno())
+        for name in ("refused.txt", "sent.txt") if answer == "refused" else ("sent.txt",):
+            with (self.folder / name).open("a", encoding="utf-8") as ledger:
+                ledger.write(f"{path.relative_to(self.results).as_posix()}\n")
+                ledger.flush()
+                os.fsync(ledger.fileno())
+
+    @property
+    def was_in_vain(self) -> bool:
+        """Whether there were results and the archive has taken none of them."""
+        refused = self._noted("refused.txt")
+        return bool(refused) and refused == self._noted("sent.txt")
+
+    def _noted(self, name: str) -> set[str]:
+        try:
+            return set((self.folder / name).read_text(encoding="utf-8").splitlines())
+        except FileNotFoundError:
+            return set()
 
 
 class Spool:
@@ -118,7 +133,7 @@ class Spool:
         self._counts = {
             folder.name: len(list(folder.glob("*.dcm"))) for folder in (root / "incoming").iterdir()
         }
-        self._bytes = self._measured()
+        self._bytes, self._measured_at = self._measured(), time.monotonic()
         self._forget_old()
 
     def claim(self) -> None:
@@ -142,6 +157,16 @@ class Spool:
         """What the images that wait here take, roughly."""
         return self._bytes
 
+    def has_room(self, size: int, most: int) -> bool:
+        """Whether so many bytes more may wait here; before it says no, it looks again."""
+        with self._lock:
+            # Somebody may have made room by hand. Senders try again and again, and each look takes
+            # time, during which no image is stored.
+            stale = time.monotonic() - self._measured_at >= _MEASURE_S
+            if self._bytes + size > most and stale:
+                self._bytes, self._measured_at = self._measured(), time.monotonic()
+            return self._bytes + size <= most
+
     def store(self, study_uid: str, series_uid: str, instance_uid: str, data: bytes) -> str:
         """Keep an image before its arrival is confirmed; gives the key of its study."""
         study = key_of(study_uid)
@@ -155,12 +180,14 @@ class Spool:
                     file.write(data)
                     file.flush()
                     os.fsync(file.fileno())
-                self._counts[study] = self._counts.get(study, 0) + (not path.exists())
+                is_new = not path.exists()
+                replaced = 0 if is_new else path.stat().st_size
+                self._counts[study] = self._counts.get(study, 0) + is_new
                 partial.replace(path)
             finally:
                 partial.unlink(missing_ok=True)  # on a full disk it is only part of an image
             sync(folder)
-            self._bytes += len(data)
+            self._bytes += len(data) - replaced
         return study
 
     def count(self, study_uid: str) -> int:
@@ -184,11 +211,22 @@ class Spool:
             folder.mkdir()
             incoming.rename(folder / "images")
             self._counts.pop(study, None)
-        new = Round(folder)
+        return self._sift(Round(folder))
+
+    def sift_again(self) -> None:
+        """After a kill: what was being left out of a round may be half there."""
+        for each in self.rounds():
+            if not each.results.exists():
+                with suppress(OSError):  # dealing with the round will tell
+                    self._sift(each)
+
+    def _sift(self, new: Round) -> Round | None:
+        """Leave out series that are known; None if nothing remains."""
         # Rounds before it may still wait for the archive.
-        waiting = [each for each in self.rounds() if each.study == study and each != new]
-        pending = {name: digest for each in waiting for name, digest in _digests(each)}
-        _drop_known_series(new, self._known(study) | pending)
+        waiting = [each for each in self.rounds() if each.study == new.study]
+        earlier = waiting[: waiting.index(new)]
+        pending = {name: digest for each in earlier for name, digest in _digests(each)}
+        _drop_known_series(new, self._known(new.study) | pending)
         if any(new.images.glob("*.dcm")):
             return new
         self._remove(new)
@@ -201,21 +239,27 @@ class Spool:
             if (folder / "images").is_dir():
                 found.append(Round(folder))
             else:
-                shutil.rmtree(folder)
+                # What cannot go now, for want of permission, must not hold up the others.
+                shutil.rmtree(folder, ignore_errors=True)
         return found
 
     def finish(self, done: Round) -> None:
         """Remember what was dealt with, and let the images go."""
-        known = self._known(done.study) | dict(_digests(done))
-        # The images go next, and nothing else knows of them.
-        write_atomic(self._ledger(done.study), json.dumps(known, indent=0), durable=True)
+        # What came to nothing is scored again when the archive knows our kinds and it comes again.
+        if not done.was_in_vain:
+            known = self._known(done.study) | dict(_digests(done))
+            # The images go next, and nothing else knows of them.
+            write_atomic(self._ledger(done.study), json.dumps(known, indent=0), durable=True)
         self._remove(done)
 
     def fail(self, failed: Round, reason: str) -> None:
         """Set a round aside, images and all; back in work/ it is tried again."""
         failed.forget_attempts()
         write_atomic(failed.folder / "reason.txt", reason + "\n")
-        failed.folder.rename(self.root / "failed" / failed.name)
+        kept = self.root / "failed" / failed.name
+        if kept.exists():  # it was copied back, and fails again
+            kept = kept.with_name(f"{failed.study}-{time.time_ns():x}")
+        failed.folder.rename(kept)
 
     def set_aside(self, partly: Round, unscored: Sequence[Unscored]) -> None:
         """Copy images that could not be scored into failed/, as a round of their own.
@@ -237,18 +281,22 @@ class Spool:
         sync(kept.parent)
 
     def _remove(self, done: Round) -> None:
+        # First the name, at once: a kill while files go must not leave half a series to be scored.
+        done.images.rename(done.folder / "images.done")
+        sync(done.folder)
         shutil.rmtree(done.folder)
         with self._lock:
-            self._bytes = self._measured()
+            self._bytes, self._measured_at = self._measured(), time.monotonic()
 
     def _measured(self) -> int:
-        total = 0
+        sizes: dict[tuple[int, int], int] = {}  # by file: what is set aside has two names
         for folder, _, names in os.walk(self.root):  # folders that go meanwhile are passed over
             for name in (name for name in names if name.endswith(".dcm")):
                 # Who looks after failed/ may take files away at any time.
                 with suppress(FileNotFoundError):
-                    total += Path(folder, name).stat().st_size
-        return total
+                    found = Path(folder, name).stat()
+                    sizes[found.st_dev, found.st_ino] = found.st_size
+        return sum(sizes.values())
 
     def _known(self, study: str) -> dict[str, str]:
         try:
