@@ -3,7 +3,8 @@
 import threading
 import time
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,7 @@ from recap.extras import require
 from recap.io import Case
 from recap.progress import Progress
 from recap.report import case_overlay, save_png
+from recap.report.old_dicom import clear_case, clear_unnamed
 from recap.report.previews import write_previews
 from recap.report.score_page import write_score_page
 from recap.report.score_table import write_parquet
@@ -89,9 +91,14 @@ class Job:
 
     def target(self) -> Target:
         """What scoring needs to know of it."""
-        if self._dicom is None:
-            return Target(self.detector, self.out, self._draw)
-        return Target(self.detector, self.out, self._draw, self._dicom.missing)
+        target = Target(
+            self.detector,
+            self.out,
+            self._draw,
+            forget=partial(clear_case, self.out),
+            sweep=partial(clear_unnamed, self.out),
+        )
+        return target if self._dicom is None else replace(target, incomplete=self._dicom.missing)
 
     def _dicom_results(self) -> "DicomResults":
         from recap.report.score_dicom import DicomResults
