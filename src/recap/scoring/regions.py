@@ -71,9 +71,7 @@ def case_regions(
     # Frames of one file may differ in it; to ask for it is to decode them.
     found = find_regions(map, level, None, ignore, px_per_value)
     spacings = {number: _spacing_mm(case, number) for number in {each.image for each in found}}
-    return [
-        replace(each, area_mm2=_area_mm2(each.area_px, spacings[each.image])) for each in found
-    ]
+    return [replace(each, area_mm2=_area_mm2(each.area_px, spacings[each.image])) for each in found]
 
 
 def _spacing_mm(case: Case, number: int = 0) -> tuple[float, float] | None:
