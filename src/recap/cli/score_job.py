@@ -23,10 +23,12 @@ from recap.report.score_table import write_parquet
 from recap.scoring.batch import score_to_folders
 from recap.scoring.case_steps import Target
 from recap.scoring.cases import CasePrediction
+from recap.scoring.decided import decided_by
 from recap.scoring.detector import Detector
 from recap.scoring.rows import Row
-from recap.scoring.run_manifest import add_to_manifest
+from recap.scoring.run_manifest import RunManifest, add_to_manifest
 from recap.scoring.shards import TABLE, WHOLE, Shard
+from recap.scoring.stages import Stages
 
 if TYPE_CHECKING:
     from recap.report.score_dicom import DicomResults
@@ -88,6 +90,13 @@ class Job:
         self.reading = wanted.reading(detector.card.reading)
         self._one_at_a_time = threading.Lock()
         self._dicom = self._dicom_results() if wanted.dicom else None
+
+    def refuse_other_results(self, shard: Shard) -> None:
+        """Refuse a folder with results that those of this detector must not be mixed with."""
+        if self.out.is_dir():
+            decided = decided_by(self.detector, self.wanted.ignore)
+            manifest = RunManifest(self.out, self.detector, self.reading, decided, Stages(), shard)
+            manifest.refuse_other_results()
 
     def target(self) -> Target:
         """What scoring needs to know of it."""

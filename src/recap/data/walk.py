@@ -25,7 +25,7 @@ def is_output(folder: Path) -> bool:
 def _holds_shards(folder: Path) -> bool:
     """Whether tables of shards lie here that were never joined."""
     try:
-        names = os.listdir(folder)
+        names = [each.name for each in folder.iterdir()]
     except OSError:
         return False
     return all(any(known.fullmatch(name) for name in names) for known in _SHARD_FILES)
