@@ -1,7 +1,9 @@
 """What earlier runs wrote beside the table, after a later run with other files or options."""
 
 import csv
+import json
 import shutil
+import sys
 
 import numpy as np
 import pytest
@@ -70,3 +72,42 @@ def test_results_in_folders_within_folders_are_told_apart(tmp_path):
     assert sorted(each.name for each in (tmp_path / "dicom").iterdir()) == ["a"]
     shutil.rmtree(tmp_path / "dicom")
     clear_unnamed(tmp_path, [])
+
+
+@pytest.fixture
+def earlier(command, bundle, domains, tmp_path):
+    """Images, and results of them with a page and a typed table."""
+    pytest.importorskip("pyarrow")
+    images = shutil.copytree(domains[0].root / "test" / "good" / "img", tmp_path / "images")
+    options = ("--out", tmp_path / "out", "--report", "--parquet")
+    assert command("score", bundle, images, *options).code == 0
+    (images / "new.png").write_bytes(next(images.iterdir()).read_bytes())
+    return images, tmp_path / "out"
+
+
+def test_a_page_and_a_typed_table_of_an_earlier_run_follow_the_table(command, bundle, earlier):
+    import pyarrow.parquet
+
+    images, out = earlier
+    page = (out / "report.html").read_bytes()
+    # A shard knows only its own cases.
+    result = command("score", bundle, images, "--out", out, "--shard", "1/2")
+    assert (out / "report.html").read_bytes() == page
+    assert "anew" not in result.out
+    result = command("score", bundle, images, "--out", out)
+    assert "Written anew to match the table: scores.parquet, report.html\n" in result.out
+    assert "new.png" in (out / "report.html").read_text(encoding="utf-8")
+    cases = pyarrow.parquet.read_table(out / "scores.parquet")["case"].to_pylist()
+    assert cases == list(table(out))
+    assert "scores.parquet" in json.loads((out / "manifest.json").read_text())["sha256"]
+
+
+def test_a_typed_table_that_cannot_be_written_anew_is_removed(
+    command, bundle, earlier, monkeypatch
+):
+    images, out = earlier
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    result = command("score", bundle, images, "--out", out)
+    assert result.code == 0
+    assert "scores.parquet was of an earlier run and is removed." in result.err
+    assert not (out / "scores.parquet").exists()

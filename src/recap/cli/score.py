@@ -154,6 +154,8 @@ def _summarise(outcome: "Outcome") -> None:
         typer.echo(line)
     if outcome.page is not None:
         typer.echo(f"Report: {outcome.page}")
+    if outcome.renewed:
+        typer.echo(f"Written anew to match the table: {', '.join(outcome.renewed)}")
     if outcome.dicom is not None:
         typer.echo(_dicom_results(outcome.dicom, outcome))
     errors = [row.error for row in rows if row.status != "ok"]
