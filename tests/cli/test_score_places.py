@@ -36,6 +36,10 @@ def test_earlier_results_and_detectors_below_the_images_are_not_scored(
     assert result.out.startswith("Scored 2 of 2 cases")
     manifest = json.loads((tmp_path / "tuesday" / "manifest.json").read_text())
     assert set(manifest["left_alone"]) == {str(images / "monday"), str(images / "own.recap")}
+    assert "Left alone: 2 folders (" in result.err
+    (images / "notes.txt").write_text("of no case")
+    result = command("score", bundle, images, "--out", tmp_path / "tuesday")
+    assert "Left alone: 2 folders and 1 other file (" in result.err
 
 
 def test_ignore_masks_below_the_images_are_not_scored(command, bundle, images, tmp_path):
