@@ -62,8 +62,10 @@ class Dotted:
             shared = header.SharedFunctionalGroupsSequence[0]
             own = header.PerFrameFunctionalGroupsSequence[self.frame]
             origin = own.PlanePositionSequence[0].ImagePositionPatient
-            cosines = shared.PlaneOrientationSequence[0].ImageOrientationPatient
-            spacing = shared.PixelMeasuresSequence[0].PixelSpacing
+            turned = own if "PlaneOrientationSequence" in own else shared
+            cosines = turned.PlaneOrientationSequence[0].ImageOrientationPatient
+            measured = own if "PixelMeasuresSequence" in own else shared
+            spacing = measured.PixelMeasuresSequence[0].PixelSpacing
         else:
             origin, cosines = header.ImagePositionPatient, header.ImageOrientationPatient
             spacing = header.PixelSpacing
@@ -147,6 +149,28 @@ def enhanced(folder: Path) -> Dotted:
     return _dotted(open_file(path, ReadingSettings()), [path], 3, 2, 13)
 
 
+def survey(folder: Path) -> Dotted:
+    """A multi-frame file of three planes: each frame has its own orientation and pixel size."""
+    stack = np.random.default_rng(6).integers(0, 900, (3, 12, 16)).astype(np.int16)
+    places = [(-8.0, -6.0, 4.0), (-7.0, 3.0, 9.0), (1.0, -5.0, 8.0)]
+    planes = {
+        "axial": ((1, 0, 0, 0, 1, 0), (0.5, 0.25), 3.0),
+        "coronal": ((1, 0, 0, 0, 0, -1), (0.75, 0.5), 4.0),
+        "sagittal": ((0, 1, 0, 0, 0, -1), (1.5, 1.25), 5.0),
+    }
+    path = save_enhanced(folder / "survey.dcm", stack, places)
+    dataset = pydicom.dcmread(path)
+    dataset.FrameOfReferenceUID = FRAME_OF_REFERENCE
+    dataset.update(item(**WHO))
+    frames = dataset.PerFrameFunctionalGroupsSequence
+    for frame, (cosines, spacing, thickness) in zip(frames, planes.values(), strict=True):
+        measures = item(PixelSpacing=list(spacing), SliceThickness=thickness)
+        frame.PlaneOrientationSequence = [item(ImageOrientationPatient=list(cosines))]
+        frame.PixelMeasuresSequence = [measures]
+    dataset.save_as(path)
+    return _dotted(open_file(path, ReadingSettings()), [path], 2, 7, 11)
+
+
 def inverted(folder: Path) -> Dotted:
     """A MONOCHROME1 series."""
     stack = np.random.default_rng(3).integers(0, 900, (4, 10, 14)).astype(np.int16)
@@ -191,6 +215,7 @@ PLACED = {
     "oblique": oblique,
     "coronal cut": coronal_cut,
     "multi-frame": enhanced,
+    "three planes": survey,
     "monochrome1": inverted,
 }
 UNPLACED = {"radiograph": radiograph, "clip": clip}

@@ -6,6 +6,7 @@ import shutil
 import pytest
 from PIL import Image as PillowImage
 
+from recap.cli import score_run
 from recap.data.cases import Found
 from recap.errors import InputError
 from recap.scoring.case_steps import digest_of
@@ -35,6 +36,10 @@ def test_earlier_results_and_detectors_below_the_images_are_not_scored(
     assert result.out.startswith("Scored 2 of 2 cases")
     manifest = json.loads((tmp_path / "tuesday" / "manifest.json").read_text())
     assert set(manifest["left_alone"]) == {str(images / "monday"), str(images / "own.recap")}
+    assert "Left alone: 2 folders (" in result.err
+    (images / "notes.txt").write_text("of no case")
+    result = command("score", bundle, images, "--out", tmp_path / "tuesday")
+    assert "Left alone: 2 folders and 1 other file (" in result.err
 
 
 def test_ignore_masks_below_the_images_are_not_scored(command, bundle, images, tmp_path):
@@ -52,6 +57,22 @@ def test_results_of_several_detectors_below_the_images(command, bundle, images, 
     first = command(*score).out
     assert first.count("Scored 2 of 2 cases") == 2
     assert command(*score).out == first
+
+
+def test_results_of_another_detector_are_refused_before_any_is_scored(
+    command, bundle, images, tmp_path, monkeypatch
+):
+    """Detectors that see images otherwise are scored with one after the other."""
+    monkeypatch.setattr(score_run, "seeing_alike", lambda jobs: [[job] for job in jobs])
+    twin, out = shutil.copytree(bundle, tmp_path / "twin.recap"), tmp_path / "out"
+    assert command("score", twin, images, "--out", out / "twin").code == 0
+    manifest = json.loads((out / "twin" / "manifest.json").read_text())
+    manifest["bundle"]["fingerprint"] = "another"
+    (out / "twin" / "manifest.json").write_text(json.dumps(manifest))
+    result = command("score", bundle, twin, images, "--out", out)
+    assert result.code == 2
+    assert "twin holds the results of another detector" in result.err
+    assert not (out / "brain").exists()
 
 
 def test_results_among_the_images_are_refused(command, bundle, images):

@@ -1,4 +1,5 @@
 import copy
+import errno
 
 import numpy as np
 import pytest
@@ -6,6 +7,7 @@ import torch
 
 from recap.encoders.memo import TapsMemo
 from recap.encoders.vit import Encoder
+from recap.errors import InputError
 
 PX = 70
 
@@ -85,6 +87,27 @@ def test_what_is_beyond_the_limit_is_encoded_every_time(encoder, tmp_path, pixel
         assert torch.equal(remembering.taps(pixels), expected)
     assert len(list(tmp_path.rglob("*.npy"))) == 2
     assert remembering.memo.encoded == 3 + 1
+
+
+def test_a_full_disk_ends_what_only_saves_time_and_is_told_of_else(
+    encoder, tmp_path, pixels, monkeypatch
+):
+    remembering, tried = encoder(), []
+    expected = torch.cat([remembering.compute_taps(image[None]) for image in pixels])
+
+    def no_room(stream, tokens, allow_pickle):
+        tried.append(tokens)
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(np, "save", no_room)
+    remembering.memo = TapsMemo(tmp_path / "optional", optional=True)
+    for _ in range(2):
+        assert torch.equal(remembering.taps(pixels), expected)
+    assert len(tried) == 1
+    remembering.memo = TapsMemo(tmp_path / "wanted")
+    with pytest.raises(InputError, match="the disk is full"):
+        remembering.taps(pixels)
+    assert not [file for file in tmp_path.rglob("*") if file.is_file()]
 
 
 def test_all_tokens_of_other_layers_have_entries_of_their_own(encoder, tmp_path, pixels):

@@ -50,6 +50,12 @@ def written_segments(case: Case, maps: np.ndarray, out: Path) -> pydicom.Dataset
     return pydicom.dcmread(path)
 
 
+def highdicom_report(out: Path):
+    import highdicom
+
+    return highdicom.sr.srread(out / "report.dcm")
+
+
 def spots(count: int, frames: list[int]) -> np.ndarray:
     """Maps with some findings, apart from each other, on some slices that do not touch."""
     maps = np.zeros((SLICES, SIDE, SIDE), np.float32)
@@ -93,17 +99,39 @@ def test_findings_on_a_single_image_name_it(count, tmp_path):
     assert [item.ReferencedSOPInstanceUID for item in named] == [uid] * count
 
 
-def test_findings_on_a_frame_of_a_multi_frame_file_name_file_and_frame(tmp_path):
+def saved_enhanced(folder: Path) -> tuple[Path, str]:
+    """A multi-frame file of slices, and its name."""
     stack = np.zeros((SLICES, SIDE, SIDE), np.int16)
     places = [(0.0, 0.0, 2.0 * number) for number in range(SLICES)]
-    path = save_enhanced(tmp_path / "enhanced.dcm", stack, places)
+    path = save_enhanced(folder / "enhanced.dcm", stack, places)
     dataset = pydicom.dcmread(path)
     dataset.FrameOfReferenceUID = FRAME_OF_REFERENCE
     dataset.save_as(path)
+    return path, str(dataset.SOPInstanceUID)
+
+
+def test_findings_on_a_frame_of_a_multi_frame_file_name_file_and_frame(tmp_path):
+    path, uid = saved_enhanced(tmp_path)
     case = open_file(path, ReadingSettings())
     segments = written_segments(case, spots(3, [2]), tmp_path / "out")
     groups = segments.PerFrameFunctionalGroupsSequence
     named = [group.DerivationImageSequence[0].SourceImageSequence[0] for group in groups]
     assert [(item.ReferencedSOPInstanceUID, item.ReferencedFrameNumber) for item in named] == [
-        (dataset.SOPInstanceUID, 3)
+        (uid, 3)
     ] * 3
+
+
+@pytest.mark.parametrize(("axis", "number"), [("auto", 1), ("coronal", None)])
+def test_the_report_of_a_multi_frame_file_names_the_frame_or_where_it_is_cut_the_file(
+    axis, number, tmp_path
+):
+    """A picture across all frames was said to be of the last of them."""
+    path, uid = saved_enhanced(tmp_path)
+    case = open_file(path, ReadingSettings(axis=axis))
+    maps = np.zeros((len(case.images), *case.images[0].size_hw), np.float32)
+    maps[0, 1, 1] = 0.9
+    written_segments(case, maps, tmp_path / "out")
+    (group,) = highdicom_report(tmp_path / "out").content.get_image_measurement_groups()
+    (image,) = (item for item in group.source_images)
+    assert image.referenced_sop_instance_uid == uid
+    assert image.referenced_frame_numbers == (None if number is None else [number])

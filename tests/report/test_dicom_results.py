@@ -62,7 +62,9 @@ def test_dciodvfy_finds_no_error(name, scale, tmp_path):
     paths = write_dicom_results(
         dotted.case, dotted.prediction, tmp_path / "results", scale=scale, **dotted.arguments
     )
-    assert len(paths) == (4 if name in PLACED else 3)
+    maps = {path.name for path in paths if path.name.startswith("map")}
+    assert len(maps) == (0 if name in UNPLACED else 3 if name == "three planes" else 1)
+    assert len(paths) == 3 + len(maps)
     assert {path.name: complaints(path) for path in paths} == {path.name: [] for path in paths}
 
 

@@ -15,9 +15,12 @@ from recap.errors import InputError
 from recap.runtime.export import export_bundle
 from recap.runtime.graph import Graph, output_names, trace
 from recap.runtime.record import Target, exports
+from recap.runtime.torch import TorchRuntime
+from recap.scoring.arrays import Arrays
 from recap.scoring.calibration import calibrate_scores
 from recap.scoring.detector import Detector
 from recap.training.zeroshot import fit_zero_shot
+from recap.types import FloatArray
 
 pytestmark = pytest.mark.slow
 CALIBRATION = calibrate_scores([0.3, 0.4, 0.5, 0.6], [0.5] * 4, [0.9, 0.95], fpr=0.4)
@@ -120,14 +123,27 @@ def test_other_kinds_are_graphs_of_the_same_operations(
 
 
 def test_int8_measures_what_it_changes(
-    exported: Path, phantoms: list[Domain], tmp_path: Path, pictures: list[np.ndarray]
+    exported: Path,
+    phantoms: list[Domain],
+    tmp_path: Path,
+    pictures: list[np.ndarray],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     import shutil
 
     pytest.importorskip("nncf", reason="the extra openvino is not installed")
     bundle = shutil.copytree(exported, tmp_path / "int8.recap")
     images = phantoms[0].root / "valid"
+    batches, run = [], TorchRuntime.run
+
+    def counted(self: TorchRuntime, pixels: FloatArray) -> Arrays:
+        batches.append(len(pixels))
+        return run(self, pixels)
+
+    monkeypatch.setattr(TorchRuntime, "run", counted)
     record = export_bundle(recap.load(bundle), bundle, "openvino", calibration=images)
+    # The built-in images, then those of the folder one by one: 128 at once fill the memory.
+    assert batches == [record.checked_on, *[1] * record.int8["calibration"]["images"]]
     assert record.runtime == "openvino-int8"
     assert exports(bundle)["openvino-int8"] == record
     assert record.int8 is not None
@@ -136,6 +152,10 @@ def test_int8_measures_what_it_changes(
     assert 0 < change == record.largest_difference["score"] < 0.2
     assert record.int8["built_in"]["mean_change_of_score"] <= change
     detector = recap.load(bundle, runtime="openvino-int8")
+    assert detector.runtime.describe()["graph"] == record.digest
+    other = record.model_copy(update={"files": {**record.files, "model.bin": "0"}})
+    assert other.digest != record.digest
+    assert "graph" not in recap.load(bundle, runtime="openvino").runtime.describe()
     expected = recap.load(bundle)
     for picture in pictures:
         assert abs(detector.score(picture).score - expected.score(picture).score) < 0.2

@@ -8,11 +8,14 @@ import numpy as np
 import pytest
 
 from folder_runs import score_to_folder
+from recap.config import ReadingSettings
 from recap.data.cases import find_cases as search_cases
 from recap.data.text_names import as_text, from_text
 from recap.errors import InputError
 from recap.scoring.other_files import refuse_to_lose
 from recap.scoring.rows import COLUMNS, Row, read_rows, write_rows
+from recap.scoring.run_manifest import RunManifest
+from recap.scoring.stages import Stages
 
 
 @pytest.fixture
@@ -229,6 +232,22 @@ def test_results_of_another_runtime_are_kept_apart(few_shot, images, tmp_path):
     with pytest.raises(InputError, match=r"the runtime onnx.*with torch.*--runtime onnx"):
         score_to_folder(few_shot, cases, out, draw)
     assert json.loads((out / "manifest.json").read_text()) == manifest
+
+
+def test_results_of_another_int8_graph_are_kept_apart(few_shot, tmp_path, monkeypatch):
+    """The same detector, exported anew with other images, scores otherwise."""
+
+    def folder_of(graph):
+        told = {"runtime": "openvino-int8", **({"graph": graph} if graph else {})}
+        monkeypatch.setattr(RunManifest, "_runtime", told)
+        return RunManifest(tmp_path, few_shot, ReadingSettings(), None, Stages())
+
+    folder_of("a").write("running", [])
+    folder_of("a").refuse_other_results()
+    with pytest.raises(InputError, match=r"another graph for openvino-int8.*--out"):
+        folder_of("b").refuse_other_results()
+    folder_of(None).write("running", [])  # by an earlier version
+    folder_of("b").refuse_other_results()
 
 
 @pytest.mark.parametrize("content", ["{", "[]", "{}", '{"bundle": 3}'])

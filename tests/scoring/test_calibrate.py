@@ -8,6 +8,7 @@ from PIL import Image as PillowImage
 import recap
 from recap.errors import BundleError, InputError, SettingsError
 from recap.scoring.calibrate import calibrate
+from recap.scoring.cases import score_case
 from recap.scoring.detector import Detector
 
 
@@ -208,9 +209,24 @@ def test_volumes_are_calibrated_as_volumes(plain, tmp_path):
     assert "calibrated on volumes" in found.detector.undecided("image")
     image_wise = plain.score_case(tmp_path / "0.nii.gz")
     assert image_wise.decision is None
-    PillowImage.fromarray(picture(5)).save(tmp_path / "picture.png")
-    with pytest.raises(InputError, match=r"several kinds \(image, volume\)"):
+
+
+def test_several_kinds_are_refused_by_name_before_all_is_scored(plain, tmp_path, monkeypatch):
+    nibabel = pytest.importorskip("nibabel")
+    values = np.random.default_rng(0).integers(0, 255, (20, 24, 3), np.uint8)
+    nibabel.save(nibabel.Nifti1Image(values, np.eye(4)), tmp_path / "b.nii.gz")
+    for name in ("a", "c", "d"):
+        PillowImage.fromarray(picture(ord(name))).save(tmp_path / f"{name}.png")
+    scored = []
+
+    def counted(detector, case, **how):
+        scored.append(case.source)
+        return score_case(detector, case, **how)
+
+    monkeypatch.setattr("recap.scoring.calibrate.score_case", counted)
+    with pytest.raises(InputError, match=r"a\.png \(image\) and \S*b\.nii\.gz \(volume\)"):
         calibrate(plain, tmp_path, fpr=0.3)
+    assert scored == [str(tmp_path / "a.png")]
 
 
 def test_other_methods_are_calibrated_without_a_guard(plain, normals, monkeypatch):

@@ -10,7 +10,7 @@ from hypothesis.extra.numpy import arrays
 from PIL import Image as PillowImage
 
 from recap.errors import InputError
-from recap.io.case import Case
+from recap.io.case import Case, LazyImages
 from recap.scoring.calibration import calibrate_scores
 from recap.scoring.regions import case_regions, find_regions, ignore_masks, regions_table
 from recap.types import Geometry, Image, Region
@@ -152,3 +152,19 @@ def test_the_table_of_regions(blob):
     assert (lines[0]["left_px"], lines[0]["bottom_px"]) == ("10", "7")
     assert float(lines[0]["peak"]) == pytest.approx(0.9)
     assert len(list(csv.reader(io.StringIO(regions_table([]))))) == 1
+
+
+def test_a_frame_s_regions_have_its_own_pixel_size_and_other_frames_are_not_read():
+    read = []
+
+    def frame(number):
+        read.append(number)
+        geometry = Geometry(spacing_mm=[(0.5, 0.5), (2.0, 1.5), None][number])
+        return Image(np.zeros((4, 4), np.float32), f"frame {number}", geometry)
+
+    maps = np.zeros((3, 4, 4), np.float32)
+    maps[1, 1, 1:3] = 0.9
+    maps[2, 3, 3] = 0.8
+    found = case_regions(Case("frames", "clip.dcm", LazyImages(3, frame)), maps, 0.5)
+    assert [(each.image, each.area_mm2) for each in found] == [(1, 6.0), (2, None)]
+    assert sorted(read) == [1, 2]

@@ -4,9 +4,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from recap.data.walk import is_output, walk
 from recap.errors import SettingsError
 from recap.scoring.rows import Row, write_rows
-from recap.scoring.shards import WHOLE, Shard, all_of, finished_rows, parse_shard
+from recap.scoring.shards import (
+    MANIFEST,
+    TABLE,
+    WHOLE,
+    Shard,
+    all_of,
+    finished_rows,
+    parse_shard,
+)
 
 
 @settings(deadline=None)
@@ -71,3 +80,19 @@ def test_rows_of_all_tables_and_the_newest_of_each_case(tmp_path):
     assert "a" in finished_rows(tmp_path, shard)
     other = Shard(3 - shard.number, 2)
     assert "a" not in finished_rows(tmp_path, other)
+
+
+def test_a_folder_of_shards_alone_is_known_as_results(tmp_path):
+    """Its overlays were taken for images where the tables had not been joined yet."""
+    results = tmp_path / "scored"
+    (results / "overlays").mkdir(parents=True)
+    (results / "overlays" / "a.png").touch()
+    (tmp_path / "b.png").touch()
+    files = [Shard(1, 2).file(TABLE), Shard(1, 2).file(MANIFEST)]
+    (results / files[0]).touch()
+    assert not is_output(results)
+    (results / files[1]).touch()
+    assert is_output(results)
+    assert [file.name for file in walk(tmp_path)] == ["b.png"]
+    (results / "overlays").rename(results / "pictures")  # nobody's results look so
+    assert not is_output(results)

@@ -23,8 +23,8 @@ def report_command(
     from recap.report.score_page import write_score_page
 
     if parquet:
-        from recap.report.score_table import write_parquet
+        from recap.report.score_table import PARQUET, write_parquet
         from recap.scoring.rows import read_rows
 
-        write_parquet(read_rows(out / "scores.csv"), out / "scores.parquet")
+        write_parquet(read_rows(out / "scores.csv"), out / PARQUET)
     typer.echo(write_score_page(out))

@@ -14,9 +14,10 @@ from recap.errors import SettingsError
 from recap.words import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from recap.cli.score_job import Outcome
+    from recap.data.cases import Skipped
     from recap.scoring.rows import Row
 
 SHOWN = 5
@@ -114,7 +115,7 @@ def score_command(
             score_on_ray(order, scoring.search.cases, jobs, ray_address, progress)
         # After a cluster there is nothing left to score, only tables to join.
         outcomes = scoring.score(part, progress)
-    _name_skipped([file for file, _ in scoring.search.skipped])
+    _name_skipped(scoring.search.skipped)
     for outcome in outcomes:
         _summarise(outcome)
     if any(outcome.failed for outcome in outcomes):
@@ -133,13 +134,14 @@ def _check_engine(engine: str, shard: str, of_ray: "Mapping[str, object]") -> No
         )
 
 
-def _name_skipped(files: list[Path]) -> None:
+def _name_skipped(skipped: "Sequence[Skipped]") -> None:
+    from recap.data.cases import count_skipped
     from recap.data.folder import name_some
 
-    if files:
+    if skipped:
+        names = printable(name_some([path for path, _ in skipped]))
         typer.echo(
-            f"Left alone: {counted(len(files), 'other file')} ({printable(name_some(files))}); see "
-            "left_alone in manifest.json.",
+            f"Left alone: {count_skipped(skipped)} ({names}); see left_alone in manifest.json.",
             err=True,
         )
 
@@ -154,6 +156,8 @@ def _summarise(outcome: "Outcome") -> None:
         typer.echo(line)
     if outcome.page is not None:
         typer.echo(f"Report: {outcome.page}")
+    if outcome.renewed:
+        typer.echo(f"Written anew to match the table: {', '.join(outcome.renewed)}")
     if outcome.dicom is not None:
         typer.echo(_dicom_results(outcome.dicom, outcome))
     errors = [row.error for row in rows if row.status != "ok"]

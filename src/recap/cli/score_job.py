@@ -3,28 +3,32 @@
 import threading
 import time
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from recap.cli.options import check_window, reading_from
 from recap.config import ReadingSettings
 from recap.data.cases import Found
-from recap.errors import InputError
+from recap.errors import InputError, RecapError
 from recap.extras import require
 from recap.io import Case
 from recap.progress import Progress
 from recap.report import case_overlay, save_png
+from recap.report.old_dicom import clear_case, clear_unnamed
 from recap.report.previews import write_previews
-from recap.report.score_page import write_score_page
-from recap.report.score_table import write_parquet
+from recap.report.score_page import PAGE, write_score_page
+from recap.report.score_table import PARQUET, write_parquet
 from recap.scoring.batch import score_to_folders
 from recap.scoring.case_steps import Target
 from recap.scoring.cases import CasePrediction
+from recap.scoring.decided import decided_by
 from recap.scoring.detector import Detector
 from recap.scoring.rows import Row
-from recap.scoring.run_manifest import add_to_manifest
+from recap.scoring.run_manifest import RunManifest, add_to_manifest
 from recap.scoring.shards import TABLE, WHOLE, Shard
+from recap.scoring.stages import Stages
 
 if TYPE_CHECKING:
     from recap.report.score_dicom import DicomResults
@@ -72,6 +76,8 @@ class Outcome:
     dicom: int | None = None
     """How many cases have DICOM results; None if those were not asked for."""
     failed: bool = False
+    renewed: list[str] = field(default_factory=list)
+    """Files of earlier runs that nobody asked for now, made anew of these rows."""
     warnings: list[str] = field(default_factory=list)
 
 
@@ -87,11 +93,23 @@ class Job:
         self._one_at_a_time = threading.Lock()
         self._dicom = self._dicom_results() if wanted.dicom else None
 
+    def refuse_other_results(self, shard: Shard) -> None:
+        """Refuse a folder with results that those of this detector must not be mixed with."""
+        if self.out.is_dir():
+            decided = decided_by(self.detector, self.wanted.ignore)
+            manifest = RunManifest(self.out, self.detector, self.reading, decided, Stages(), shard)
+            manifest.refuse_other_results()
+
     def target(self) -> Target:
         """What scoring needs to know of it."""
-        if self._dicom is None:
-            return Target(self.detector, self.out, self._draw)
-        return Target(self.detector, self.out, self._draw, self._dicom.missing)
+        target = Target(
+            self.detector,
+            self.out,
+            self._draw,
+            forget=partial(clear_case, self.out),
+            sweep=partial(clear_unnamed, self.out),
+        )
+        return target if self._dicom is None else replace(target, incomplete=self._dicom.missing)
 
     def _dicom_results(self) -> "DicomResults":
         from recap.report.score_dicom import DicomResults
@@ -117,11 +135,15 @@ class Job:
             outcome.warnings += self._dicom.failed.values()
             told = {"cases": outcome.dicom, "errors": self._dicom.failed}
             add_to_manifest(out, {}, shard=shard, dicom=told)
-        if wanted.parquet:
-            write_parquet(rows, out / "scores.parquet")
-            add_to_manifest(out, {}, ["scores.parquet"])
+        # Those of an earlier run would contradict the table beside them.
+        there = [name for name in (PARQUET, PAGE) if shard == WHOLE and (out / name).exists()]
+        if wanted.parquet or PARQUET in there:
+            _write_parquet(outcome, wanted.parquet)
         if wanted.report:
             _write_page(self.detector, self.bundle, self.cases, outcome, self.reading, progress)
+        elif PAGE in there:
+            write_score_page(out)
+            outcome.renewed.append(PAGE)
         return outcome
 
 
@@ -151,6 +173,20 @@ def score_jobs(
         shard=shard,
     )
     return {job.out: found for job, found in zip(jobs, rows, strict=True)}
+
+
+def _write_parquet(outcome: Outcome, wanted: bool) -> None:
+    path = outcome.out / PARQUET
+    try:
+        require("pyarrow", "tables")
+    except RecapError as error:  # one that is wanted was refused before the work
+        path.unlink()
+        outcome.warnings.append(f"{path} was of an earlier run and is removed. {error}")
+        return
+    write_parquet(outcome.rows, path)
+    add_to_manifest(outcome.out, {}, [PARQUET])
+    if not wanted:
+        outcome.renewed.append(PARQUET)
 
 
 def _write_page(

@@ -108,6 +108,8 @@ class Scoring:
             Job(detector, bundle, out, cases, order.wanted)
             for detector, (bundle, out) in zip(self._detectors, order.bundles.items(), strict=True)
         ]
+        for job in jobs:  # all of them, before the first has worked for hours
+            job.refuse_other_results(shard)
         rows: dict[Path, list[Row]] = {}
         for group in seeing_alike(jobs):
             rows |= score_jobs(group, progress, shard)

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 Skipped = tuple[Path, str]
 """A file that is no case, or a folder without any, and why."""
+_OWN_OUTPUT = "a detector or results of recap, with pictures of its own"
+"""Why a folder is left alone; all else is files."""
 
 
 class NoCasesError(InputError):
@@ -153,7 +155,7 @@ def _search_folder(root: Path, leave_out: Sequence[Path] = ()) -> Search:
 
     def enter(folder: Path) -> bool:
         if is_output(folder):
-            skipped.append((folder, "a detector or results of recap, with pictures of its own"))
+            skipped.append((folder, _OWN_OUTPUT))
             return False
         return True
 
@@ -225,9 +227,15 @@ def _nothing(paths: Sequence[Path], skipped: Sequence[Skipped]) -> str:
     looked = "no images. Looked for pictures, DICOM, NIfTI, NRRD, slides."
     if skipped:
         file, reason = skipped[0]
-        left = counted(len(skipped), "other file")
-        looked += f" Left {left} alone, such as {file.name}: {reason}"
+        looked += f" Left {count_skipped(skipped)} alone, such as {file.name}: {reason}"
     return f"{', '.join(map(str, paths))}: {looked}"
+
+
+def count_skipped(skipped: Sequence[Skipped]) -> str:
+    """How many folders and files were left alone, in words."""
+    folders = sum(reason == _OWN_OUTPUT for _, reason in skipped)
+    counts = {"folder": folders, "other file": len(skipped) - folders}
+    return " and ".join(counted(number, word) for word, number in counts.items() if number)
 
 
 def _folder_name(path: Path) -> str:

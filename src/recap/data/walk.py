@@ -1,6 +1,7 @@
 """Going through folders: links are followed, hidden files and what recap itself wrote are not."""
 
 import os
+import re
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -9,12 +10,25 @@ from recap.errors import InputError
 
 # The files by which a saved detector, and a folder of results, are known.
 _OUTPUTS = (("bundle.json",), ("scores.csv", "manifest.json"))
+_SHARD_FILES = (re.compile(r"scores\.\d+-of-\d+\.csv"), re.compile(r"manifest\.\d+-of-\d+\.json"))
 
 
 def is_output(folder: Path) -> bool:
     """Whether a folder is a detector or holds results: its pictures are no images to work on."""
     # Not is_file, which fails in a folder that cannot be read; entering that tells.
-    return any(all(os.access(folder / name, os.F_OK) for name in names) for names in _OUTPUTS)
+    if any(all(os.access(folder / name, os.F_OK) for name in names) for names in _OUTPUTS):
+        return True
+    # Listing every folder once more is slow on network drives; results have their pictures there.
+    return os.access(folder / "overlays", os.F_OK) and _holds_shards(folder)
+
+
+def _holds_shards(folder: Path) -> bool:
+    """Whether tables of shards lie here that were never joined."""
+    try:
+        names = [each.name for each in folder.iterdir()]
+    except OSError:
+        return False
+    return all(any(known.fullmatch(name) for name in names) for known in _SHARD_FILES)
 
 
 def is_no_output(folder: Path) -> bool:

@@ -20,6 +20,7 @@ from torch import Tensor
 from recap.atomic import replacing
 from recap.encoders.load import RANDOM
 from recap.encoders.seen_through import seen_through
+from recap.errors import InputError
 
 if TYPE_CHECKING:
     from recap.encoders.vit import Encoder
@@ -30,12 +31,14 @@ Compute = Callable[[Tensor], Tensor]
 class TapsMemo:
     """Tokens of the untouched encoder by content, one file per image, up to a size of them all.
 
-    What comes after that is encoded every time.
+    What comes after that is encoded every time, as is all that follows a failed write where the
+    memo is `optional`: it only saves time.
     """
 
-    def __init__(self, folder: Path, limit_bytes: float = math.inf) -> None:
+    def __init__(self, folder: Path, limit_bytes: float = math.inf, optional: bool = False) -> None:
         self._folder = folder
         self._left = limit_bytes
+        self._optional = optional
         self._counting = Lock()  # images may be scored side by side
         self.encoded = 0
         """Images that were not there and had to be encoded."""
@@ -70,9 +73,18 @@ class TapsMemo:
             self._left -= tokens.nbytes
             fits = self._left >= 0
         if fits:
+            self._keep(file, tokens)
+        return tokens
+
+    def _keep(self, file: Path, tokens: Tensor) -> None:
+        try:
             with replacing(file) as stream:
                 np.save(stream, tokens.cpu().numpy(), allow_pickle=False)
-        return tokens
+        except InputError:
+            if not self._optional:
+                raise
+            with self._counting:
+                self._left = -math.inf
 
 
 def _context(encoder: "Encoder") -> bytes:

@@ -1,5 +1,6 @@
 """Score, decision and findings as a DICOM Structured Report (TID 1500, Measurement Report)."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -22,6 +23,8 @@ from recap.report.dicom_source import Source, SourceFrame
 from recap.types import Decision
 
 _LONGEST_TEXT = 1024
+_Named = tuple[str, str, list[int] | None]
+"""The class and instance of a file, and which of its frames; None for all."""
 
 
 def measurement_report(
@@ -42,7 +45,7 @@ def measurement_report(
         observation_context=_observer(maker),
         procedure_reported=standard_code("363679005", "SCT", "Imaging procedure"),
         imaging_measurements=[
-            _case_group(score, highest, decision, algorithm, maker),
+            _case_group(score, _by_file(highest, source), decision, algorithm, maker),
             *(
                 _finding_group(each, source, tracking[each.number], voxel_mm3, algorithm)
                 for each in findings
@@ -89,7 +92,7 @@ def _algorithm(decision: Decision | None, maker: Maker) -> Any:
 
 def _case_group(
     score: float,
-    highest: Sequence[SourceFrame],
+    shown: Sequence[_Named],
     decision: Decision | None,
     algorithm: Any,
     maker: Maker,
@@ -110,10 +113,7 @@ def _case_group(
         algorithm_id=algorithm,
         measurements=measurements,
         qualitative_evaluations=evaluations or None,
-        source_images=[
-            sr.SourceImageForMeasurementGroup(*_named(frame))
-            for frame in {frame.instance: frame for frame in highest}.values()
-        ],
+        source_images=[sr.SourceImageForMeasurementGroup(*named) for named in shown],
     )
 
 
@@ -175,6 +175,20 @@ def _short(number: float) -> float:
     return float(f"{number:.8g}")
 
 
-def _named(frame: SourceFrame) -> tuple[str, str, list[int] | None]:
+def _by_file(frames: Sequence[SourceFrame], source: Source) -> list[_Named]:
+    """The files of some frames, each once, with their numbers unless all of a file are meant."""
+    files: dict[str, list[SourceFrame]] = {}
+    for frame in frames:
+        files.setdefault(frame.instance, []).append(frame)
+    in_all = Counter(frame.instance for frame in source.frames)
+    named = []
+    for instance, own in files.items():
+        numbers = [each.frame_number for each in own if each.frame_number is not None]
+        all_meant = len(own) == in_all[instance]
+        named.append((str(own[0].header.SOPClassUID), instance, None if all_meant else numbers))
+    return named
+
+
+def _named(frame: SourceFrame) -> _Named:
     numbers = None if frame.frame_number is None else [frame.frame_number]
     return str(frame.header.SOPClassUID), frame.instance, numbers

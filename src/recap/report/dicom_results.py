@@ -31,6 +31,7 @@ from recap.report.dicom_map import MAX_BYTES, parametric_map
 from recap.report.dicom_report import measurement_report
 from recap.report.dicom_seg import segmentation
 from recap.report.dicom_source import Source, SourceFrame, read_source
+from recap.report.old_dicom import clear_results
 from recap.types import BoolArray, Decision, FloatArray, Region
 
 if TYPE_CHECKING:  # it brings torch
@@ -38,7 +39,6 @@ if TYPE_CHECKING:  # it brings torch
 
 # How many overlays, and how many objects of single frames, there are at most.
 MAX_SINGLE = 64
-_OURS = ("map*.dcm", "segments*.dcm", "report.dcm", "capture-*.dcm")
 _log = logging.getLogger(__name__)
 
 Written = tuple[str, Any]
@@ -67,7 +67,7 @@ def write_dicom_results(
     require("highdicom", "dicom")
     decision = decision or prediction.decision
     with _quietly(case.source):
-        _clear(folder)
+        clear_results(folder)
         source = read_source(case)
         maps = prediction.map[None] if prediction.map.ndim == 2 else prediction.map
         _check(case, source, maps)
@@ -86,14 +86,9 @@ def _save(objects: Iterator[Written], folder: Path) -> list[Path]:
                 dataset.save_as(file, enforce_file_format=True)
             paths.append(folder / name)
     except Exception:
-        _clear(folder)
+        clear_results(folder)
         raise
     return paths
-
-
-def _clear(folder: Path) -> None:
-    for old in (old for pattern in _OURS for old in folder.glob(pattern)):
-        old.unlink()
 
 
 @dataclass(frozen=True, eq=False)

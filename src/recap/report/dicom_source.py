@@ -78,11 +78,11 @@ class Source:
                 return [list(range(len(self.frames)))]
         return [[index] for index in range(len(self.frames))]
 
-    def stand_ins(self, indices: Iterable[int]) -> list[Any]:
-        """A header for highdicom for each of these frames, named by the frame's index."""
-        return [self._stand_in(index) for index in indices]
+    def stand_ins(self, group: Sequence[int]) -> list[Any]:
+        """A header for highdicom for each frame of a group, named by the frame's index."""
+        return [self._stand_in(index, self.frames[group[0]]) for index in group]
 
-    def _stand_in(self, index: int) -> Any:
+    def _stand_in(self, index: int, first: SourceFrame) -> Any:
         frame = self.frames[index]
         stand_in = copy.deepcopy(frame.header)
         stand_in.SOPInstanceUID = f"{_STAND_IN}{index + 1}"
@@ -92,9 +92,9 @@ class Source:
             if "FrameOfReferenceUID" in stand_in:
                 del stand_in.FrameOfReferenceUID
             return stand_in
-        first = self.frames[0]
         stand_in.ImagePositionPatient = [f"{value:.10g}" for value in frame.position]
-        # Written by some scanners with other digits for each slice, though it is the same.
+        # Of the group's first frame: some scanners write it with other digits for each slice,
+        # though it is the same.
         stand_in.ImageOrientationPatient = [f"{value:.10g}" for value in first.orientation]
         stand_in.PixelSpacing = [f"{value:.10g}" for value in first.spacing_mm or (1, 1)]
         stand_in.SliceThickness = f"{first.thickness_mm:.10g}"

@@ -10,14 +10,13 @@ from recap.extras import require
 from recap.io import Case
 from recap.io.sniff import sniff
 from recap.report.dicom_results import write_dicom_results
+from recap.report.old_dicom import FOLDER
 from recap.scoring.regions import case_regions, ignore_masks
 from recap.scoring.rows import Row
 
 if TYPE_CHECKING:  # they bring torch
     from recap.scoring.cases import CasePrediction
     from recap.scoring.detector import Detector
-
-FOLDER = "dicom"
 
 
 class DicomResults:

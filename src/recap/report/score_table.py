@@ -15,6 +15,7 @@ from recap.data.text_names import as_text
 from recap.extras import require
 from recap.scoring.rows import Row
 
+PARQUET = "scores.parquet"
 INTEGERS = ("images", "regions", "height", "width")
 NUMBERS = ("score", "score_prototype", "score_memory", "p_value", "probability", "map_step_px")
 FLAGS = ("in_domain",)

@@ -1,12 +1,14 @@
 """int8: weights and activations in eight bits, their ranges taken from calibration images."""
 
 import tempfile
+from collections.abc import Iterator, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from recap.data.cases import find_cases
+from recap.data.cases import Found, find_cases
 from recap.errors import InputError
 from recap.extras import require
 from recap.runtime.quiet import quiet
@@ -23,17 +25,26 @@ def calibration_pixels(detector: Detector, folder: Path) -> FloatArray:
     """Images of a folder, evenly drawn, as the graph takes them: (N, 3, S, S)."""
     reading = detector.card.reading
     with tempfile.TemporaryDirectory(prefix="recap-") as scratch:
-        cases = [found.open(reading) for found in find_cases([folder], Path(scratch)).cases]
-        places = [(case, number) for case in cases for number in range(len(case.images))]
+        cases = find_cases([folder], Path(scratch)).cases
+        # Never two cases at once: a folder of pictures need not fit into memory.
+        places = [(found, n) for found in cases for n in range(len(found.open(reading).images))]
         step = -(-len(places) // MOST_IMAGES)
-        chosen = places[:: max(1, step)]
-        squares = [detector.preprocess(case.images[n]).numpy() for case, n in chosen]
+        squares = list(_squares(detector, places[:: max(1, step)]))
     if len(squares) < _FEWEST:
         raise InputError(
             f"{folder} has {counted(len(squares), 'image')}; int8 needs {_FEWEST} or more to find "
             "the range of its numbers (some 100 are better). Give another --calibration."
         )
     return np.stack(squares)
+
+
+def _squares(detector: Detector, places: Sequence[tuple[Found, int]]) -> Iterator[FloatArray]:
+    """The images at these places, those of a case one after the other."""
+    for _, own in groupby(places, lambda place: place[0].name):
+        chosen = list(own)
+        case = chosen[0][0].open(detector.card.reading)
+        yield from (detector.preprocess(case.images[n]).numpy() for _, n in chosen)
+        del case  # before the next is opened
 
 
 def quantise(model: Any, onnx_file: Path, pixels: FloatArray) -> Any:

@@ -40,6 +40,11 @@ class ExportRecord(BaseModel):
     int8: dict[str, Any] | None = None
     """How far int8 changes the score, on the calibration images and on the built-in ones."""
 
+    @property
+    def digest(self) -> str:
+        """Identifies the graph by its files."""
+        return hashlib.sha256(repr(sorted(self.files.items())).encode()).hexdigest()
+
 
 def source_digest(model: Scorer) -> str:
     """Identifies the numbers of a detector; a calibration of its scores changes nothing."""

@@ -106,6 +106,8 @@ def _score_all(
         shutil.rmtree(run.parts, ignore_errors=True)  # what is left there belongs to no case
         rows = [run.table.rows[case.name] for case in cases]
         write_rows(run.out / shard.file(TABLE), rows)
+        if shard == WHOLE:
+            run.target.sweep(rows)
         manifest.write("complete", rows)
     return [[run.table.rows[case.name] for case in cases] for run in runs]
 

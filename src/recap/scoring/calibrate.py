@@ -104,14 +104,16 @@ def calibrate(
         _refuse_known_to_the_detector(detector, [*healthy, *diseased])
         _refuse_doubles([*healthy, *diseased])
         allowed_rank(len(healthy), fpr)  # told before the work rather than after it
-        total = len(healthy) + len(diseased)
+        total, kinds = len(healthy) + len(diseased), _OneKind()
 
         def measure(cases: Sequence[Known], start: int) -> list[Measured]:
             measured = []
             for number, case in enumerate(cases, start=start):
                 progress("score", number, total, case.name)
                 try:
-                    measured.append(_measure(detector, case, reading))
+                    measured.append(_measure(detector, case, reading, kinds))
+                except _SeveralKindsError:
+                    raise
                 except RecapError as error:
                     unreadable[case.name] = str(error)
             return measured
@@ -138,7 +140,7 @@ def _combine(
         [item.score for item in normals],
         [item.map_maximum for item in normals],
         [item.score for item in abnormals],
-        kind=_one_kind(everyone),
+        kind=normals[0].kind,
         reading=reading,
         fpr=fpr,
         sensitivity=sensitivity,
@@ -195,8 +197,33 @@ def _from_array(array: Any, number: int) -> Known:
     return Known(image.source, (digest,), lambda reading: Case("image", image.source, [image]))
 
 
-def _measure(detector: Detector, known: Known, reading: ReadingSettings) -> Measured:
+class _SeveralKindsError(InputError):
+    """Unlike a file that cannot be read, this is no matter of one case."""
+
+
+class _OneKind:
+    """Cases of one kind; the first of another is refused before it is scored."""
+
+    def __init__(self) -> None:
+        self._first: tuple[CaseKind, str] | None = None
+
+    def check(self, kind: CaseKind, name: str) -> None:
+        """Refuse a case of another kind than the first."""
+        self._first = self._first or (kind, name)
+        known, first = self._first
+        if kind != known:
+            raise _SeveralKindsError(
+                f"The calibration images are of several kinds, whose scores cannot be compared: "
+                f"{first} ({known}) and {name} ({kind}). Give one kind, the one that will be "
+                "scored."
+            )
+
+
+def _measure(
+    detector: Detector, known: Known, reading: ReadingSettings, kinds: _OneKind
+) -> Measured:
     case = known.open(reading)
+    kinds.check(case.kind, known.name)
     prediction = score_case(detector, case, reading=reading)
     return Measured(
         kind=case.kind,
@@ -239,13 +266,3 @@ def _refuse_none_left(
         word = "abnormal" if normals else "normal"
         first = next(iter(unreadable.values()))
         raise InputError(f"None of the {word} calibration images can be used. The first: {first}")
-
-
-def _one_kind(everyone: Sequence[Measured]) -> CaseKind:
-    kinds = sorted({item.kind for item in everyone})
-    if len(kinds) > 1:
-        raise InputError(
-            f"The calibration images are of several kinds ({', '.join(kinds)}), whose scores "
-            "cannot be compared. Give one kind, the one that will be scored."
-        )
-    return kinds[0]

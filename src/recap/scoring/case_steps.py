@@ -38,6 +38,10 @@ class Target:
     """May run in several threads at once."""
     incomplete: Callable[[Row], bool] = lambda row: False
     """Whether a finished case lacks what `draw` writes besides; it is then scored again."""
+    forget: Callable[[str], None] = lambda name: None
+    """Removes what `draw` wrote besides of a case that is about to be scored, if ever it was."""
+    sweep: Callable[[Sequence[Row]], None] = lambda rows: None
+    """Removes what `draw` wrote besides and none of these rows, those of all cases, names."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,6 +127,8 @@ def read_case(runs: Sequence[Run], found: Found) -> Opened:
     lacking = tuple(run for run in runs if not run.has(found.name, digest, ignored))
     opened = Opened(found, digest, lacking, ignored)
     try:
+        for run in lacking:
+            run.target.forget(found.name)
         if not opened.runs or _is_volume(found):  # one for each thread would take too much memory
             return opened
         opened = open_case(opened)

@@ -77,7 +77,8 @@ def encoder_key(detector: Detector) -> Hashable | None:
 def encoding_once(detectors: Sequence[Detector]) -> Iterator[None]:
     """Keep encoded images on disk meanwhile, where several detectors have the same encoder.
 
-    A volume is scored by one detector after the other, and its tokens may not fit into memory.
+    A volume is scored by one detector after the other, and its tokens may not fit into memory. On
+    a full disk images are encoded for each detector.
     """
     sharing: dict[Hashable, list[Encoder]] = {}
     for detector in detectors:
@@ -87,7 +88,11 @@ def encoding_once(detectors: Sequence[Detector]) -> Iterator[None]:
         for encoders in sharing.values():
             if len(encoders) == 1:
                 continue
-            memo = TapsMemo(Path(stack.enter_context(TemporaryDirectory())), MEMO_BYTES)
+            try:
+                folder = stack.enter_context(TemporaryDirectory(prefix="recap-"))
+            except OSError:  # no room there: each encodes for itself
+                break
+            memo = TapsMemo(Path(folder), MEMO_BYTES, optional=True)
             for encoder in encoders:
                 if encoder.memo is None:  # not yet, nor by the caller
                     encoder.memo = memo

@@ -3,7 +3,7 @@
 import csv
 import io
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -60,18 +60,31 @@ def case_regions(
     ignore: BoolArray | None = None,
     px_per_value: float = 1.0,
 ) -> list[Region]:
-    """The regions of a case's map, with the pixel size that its first image tells.
+    """The regions of a case's map, with the pixel size that its images tell.
 
     An ignore mask (H, W) holds for all slices or frames; that of a slide may have any resolution.
     """
-    geometry = case.images[0].geometry
-    spacing = geometry.spacing_mm
-    if spacing is not None and case.kind == "slide":
-        # A tile's pixels are coarser than the slide's, in which its regions are told.
-        spacing = (spacing[0] / geometry.source_px_per_px, spacing[1] / geometry.source_px_per_px)
     if ignore is not None:
         ignore = _fitted(ignore, map.shape[-2:], case)
-    return find_regions(map, level, spacing, ignore, px_per_value)
+    if case.kind != "frames":
+        return find_regions(map, level, _spacing_mm(case), ignore, px_per_value)
+    # Frames of one file may differ in it; to ask for it is to decode them.
+    found = find_regions(map, level, None, ignore, px_per_value)
+    spacings = {number: _spacing_mm(case, number) for number in {each.image for each in found}}
+    return [replace(each, area_mm2=_area_mm2(each.area_px, spacings[each.image])) for each in found]
+
+
+def _spacing_mm(case: Case, number: int = 0) -> tuple[float, float] | None:
+    geometry = case.images[number].geometry
+    spacing = geometry.spacing_mm
+    if spacing is None or case.kind != "slide":
+        return spacing
+    # A tile's pixels are coarser than the slide's, in which its regions are told.
+    return spacing[0] / geometry.source_px_per_px, spacing[1] / geometry.source_px_per_px
+
+
+def _area_mm2(area_px: float, spacing_mm: tuple[float, float] | None) -> float | None:
+    return None if spacing_mm is None else area_px * spacing_mm[0] * spacing_mm[1]
 
 
 @dataclass(frozen=True)
@@ -165,7 +178,7 @@ def _region(
     return Region(
         image=number,
         area_px=round(area),
-        area_mm2=None if spacing_mm is None else area * spacing_mm[0] * spacing_mm[1],
+        area_mm2=_area_mm2(area, spacing_mm),
         box_xyxy_px=(
             int(np.floor(left * step)),
             int(np.floor(top * step)),

@@ -4,7 +4,7 @@ import csv
 import io
 import threading
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import IO
@@ -68,7 +68,10 @@ def _written(row: Row) -> dict[str, str]:
 
 
 def read_rows(path: Path) -> list[Row]:
-    """Rows of an earlier run; a line cut short by a kill is left out."""
+    """Rows of an earlier run, the last of each case; a line cut short by a kill is left out.
+
+    A run that is killed leaves the rows of cases that it scored again behind their earlier ones.
+    """
     if not path.exists():
         return []
     # A kill may cut a line within a letter.
@@ -78,7 +81,8 @@ def read_rows(path: Path) -> list[Row]:
         if not set(COLUMNS) - _ADDED <= set(lines.fieldnames or ()) <= set(COLUMNS):
             raise InputError(f"{path} was not written by this version. Choose another --out.")
         whole = [line for line in lines if None not in line.values() and None not in line]
-    return [Row(**{column: from_text(value) for column, value in line.items()}) for line in whole]
+    rows = [Row(**{column: from_text(value) for column, value in line.items()}) for line in whole]
+    return list({row.case: row for row in rows}.values())
 
 
 class OpenTable:
@@ -107,10 +111,19 @@ class OpenTable:
 
 @contextmanager
 def appending(path: Path, finished: Mapping[str, Row]) -> Iterator[OpenTable]:
-    """Start a table with the rows of earlier runs, and add to it."""
+    """Start a table with the rows of earlier runs, and add to it.
+
+    A run that ends early leaves no row there that it has a newer one of.
+    """
     write_rows(path, finished.values())
     with path.open("a", newline="", encoding="utf-8") as file:
-        yield OpenTable(file, finished)
+        table = OpenTable(file, finished)
+        try:
+            yield table
+        except BaseException:
+            with suppress(InputError):  # what ended the run is what to tell; `read_rows` copes
+                write_rows(path, {**finished, **table.rows}.values())
+            raise
 
 
 def write_rows(path: Path, rows: Iterable[Row]) -> None:

@@ -54,7 +54,8 @@ class RunManifest:
             before = json.loads(path.read_text(encoding="utf-8"))
             fingerprint, read_as = before["bundle"]["fingerprint"], before["reading"]
             decided = before["decisions"]
-            runtime = before.get("runtime", {}).get("runtime", "torch")
+            computed = before.get("runtime", {})
+            runtime, graph = computed.get("runtime", "torch"), computed.get("graph")
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise InputError(f"{path} is damaged. Choose another --out.") from error
         if fingerprint != self._detector.card.fingerprint:
@@ -74,6 +75,11 @@ class RunManifest:
             raise InputError(
                 f"{out} holds results of the runtime {runtime}, but this run would score with "
                 f"{now}. Pass --runtime {runtime} to go on, or choose another --out."
+            )
+        if graph is not None and graph != self._runtime.get("graph"):
+            raise InputError(
+                f"{out} holds results of another graph for {runtime}, and those of int8 differ by "
+                "the images that they were made with. Choose another --out."
             )
 
     def write(self, status: str, rows: Sequence[Row]) -> None:

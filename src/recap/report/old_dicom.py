@@ -1,0 +1,47 @@
+"""DICOM results of earlier runs: what no row stands for must not be sent with the others."""
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from recap.atomic import in_words
+from recap.errors import InputError
+from recap.scoring.rows import Row
+
+FOLDER = "dicom"
+_OURS = ("map*.dcm", "segments*.dcm", "report.dcm", "capture-*.dcm")
+
+
+def clear_results(folder: Path) -> None:
+    """Remove the results in the folder of one case; other files stay."""
+    for old in (old for pattern in _OURS for old in folder.glob(pattern)):
+        old.unlink()
+
+
+def clear_case(out: Path, name: str) -> None:
+    """Remove the results of a case, if a scored folder has any."""
+    folder = out / FOLDER / name
+    with _in_words():
+        if folder.is_dir():
+            clear_results(folder)
+
+
+def clear_unnamed(out: Path, rows: Sequence[Row]) -> None:
+    """Remove the results in all folders that no row names: of files that failed or are gone."""
+    named = {out / row.dicom for row in rows if row.dicom}
+    with _in_words():
+        for name, _, _ in os.walk(out / FOLDER, topdown=False):
+            folder = Path(name)
+            if folder not in named:
+                clear_results(folder)
+                with suppress(OSError):  # it holds something else
+                    folder.rmdir()
+
+
+@contextmanager
+def _in_words() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise InputError(in_words(error)) from error
