@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from PIL import Image as Pillow
 
+from recap.atomic import is_full
 from recap.data.names import IMAGE_SUFFIXES
 from recap.errors import InputError, RecapError
 from recap.extras import require
@@ -56,14 +57,15 @@ def deidentify_all(folder: Path) -> dict[Path, str]:
             continue
         try:
             deidentify(file)
-        except RecapError as error:
-            failed[file] = str(error)
         except MemoryError:
             raise
         # A damaged file is answered with almost any exception, whose text may quote it.
         except Exception as error:
+            if is_full(error):  # the file is good, and must not be missing from its series
+                raise
             reason = f"cannot be de-identified ({type(error).__name__}). Copy or export it again."
-            failed[file] = f"{file}: {reason}"
+            told = isinstance(error, RecapError)
+            failed[file] = str(error) if told else f"{file}: {reason}"
         if file in failed:
             for half in nifti_pair(file) or (file,):
                 half.unlink()

@@ -6,6 +6,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from recap.atomic import is_full
 from recap.errors import RecapError
 from recap.io import Case
 from recap.scoring.cases import CasePrediction, score_case
@@ -57,6 +58,8 @@ def score_job(
             record = _score_case(detector, case, parts, case_folder(out, number), step)
             done += len(case.images)
         except RecapError as error:
+            if is_full(error):  # it says nothing of the case
+                raise
             text = in_client_words(str(error), folder / "upload", job.names, hide)
             record = {"status": "error", "error": text}
         records.append({"id": number, "name": name, **record})

@@ -15,6 +15,7 @@ from starlette.concurrency import run_in_threadpool
 from recap.config import ReadingSettings
 from recap.fetch import sha256_of
 from recap.server.auth import client_of
+from recap.server.inspector import NO_ROOM, NO_ROOM_TEXT
 from recap.server.jobs import Kind, NewJob, QueueFullError
 from recap.server.logs import log_failure
 from recap.server.service import Service
@@ -24,7 +25,6 @@ from recap.server.uploads import Form, receive_form
 
 LONGEST_KEY = 200
 _SPARE_BYTES = 512 * MEGABYTE
-_DISK = "The disk of the service is full, or cannot be written to."
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ async def submit(request: Request, service: Service, understand: Understand) -> 
             raise _later(service, "The queue is full.") from error
         except (OSError, sqlite3.OperationalError) as error:
             log_failure(error, f"upload {job}")
-            raise HTTPException(507, _DISK) from error
+            raise HTTPException(NO_ROOM, NO_ROOM_TEXT) from error
         finally:
             await run_in_threadpool(remove, folder)
 
@@ -128,7 +128,7 @@ def _refuse_if_full(service: Service) -> None:
         raise _later(service, "The queue is full.") from error
     free = shutil.disk_usage(service.jobs.store.root).free
     if free < _SPARE_BYTES + service.settings.max_upload_bytes:
-        raise HTTPException(507, _DISK)
+        raise HTTPException(NO_ROOM, NO_ROOM_TEXT)
 
 
 def _later(service: Service, reason: str) -> HTTPException:
