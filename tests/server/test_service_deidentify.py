@@ -88,6 +88,19 @@ def test_an_upload_of_which_nothing_can_be_cleaned_is_refused(hidden, tmp_path):
     assert not list((tmp_path / "data" / "jobs").iterdir())
 
 
+def test_a_key_is_of_one_upload_also_where_nothing_of_it_is_kept(hidden, tmp_path):
+    def send(name, seed):
+        files = {"file": (name, png(seed))}
+        return hidden.post(f"{API}/jobs", files=files, headers={"Idempotency-Key": "Doe-1"})
+
+    first, again = send("Doe.png", 1), send("Doe.png", 1)
+    assert (first.status_code, first.json()) == (202, again.json())
+    assert send("Doe.png", 2).status_code == send("Roe.png", 1).status_code == 422
+    assert ended(hidden, first)["content"] == ""
+    hidden.app.state.service.jobs.store.rows("PRAGMA wal_checkpoint(TRUNCATE)")
+    assert SECRET not in stored(tmp_path / "data")
+
+
 def test_both_halves_of_a_pair_go_together(tmp_path):
     nibabel = pytest.importorskip("nibabel")
     volume = nibabel.Nifti1Pair(np.zeros((4, 4, 3), np.int16), np.eye(4))

@@ -207,6 +207,30 @@ def test_a_key_is_of_one_use_of_the_files(client):
     assert send("abnormals", "normals") == 422
 
 
+def test_a_key_is_of_one_set_of_options(client):
+    def send(address, field, **data):
+        files = {field: ("a.png", png(1))}
+        headers = {"Idempotency-Key": f"k {address}"}
+        return client.post(f"{API}/{address}", files=files, data=data, headers=headers).status_code
+
+    assert send("fits", "normals", epochs="1", name="a") == 202
+    assert send("fits", "normals", name="a", epochs="1") == 202
+    assert send("fits", "normals", epochs="2", name="a") == 422
+    assert send("jobs", "file", bundle="chest") == 202
+    assert send("jobs", "file") == 422  # of the first bundle
+
+
+def test_keys_are_not_kept_but_those_of_earlier_versions_are_known(store):
+    jobs = Jobs(store, 10)
+    now = add(jobs, key="MRN-4711")
+    (row,) = store.rows("SELECT client_key FROM jobs")
+    assert "4711" not in row["client_key"]
+    assert (jobs.by_key("MRN-4711"), add(jobs, key="MRN-4711")) == (now, now)
+    with store.transaction() as database:
+        database.execute("UPDATE jobs SET client_key = 'MRN-4711'")
+    assert (jobs.by_key("MRN-4711"), add(jobs, key="MRN-4711")) == (now, now)
+
+
 def test_events_follow_a_job_to_its_end(client):
     answer = upload(client, png())
     with client.stream("GET", f"{API}/jobs/{answer.json()['id']}/events") as events:
