@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from PIL import Image as Pillow
 
 from recap.atomic import is_full
@@ -25,6 +26,7 @@ from recap.io.no_warnings import no_warnings
 from recap.io.raster import read_raster
 from recap.io.sniff import sniff
 from recap.io.voxels import open_unpacked
+from recap.types import BoolArray
 
 # The slices of one patient keep common UIDs, which nobody can lead back to the old ones.
 _SALT = secrets.token_hex(16)
@@ -97,15 +99,22 @@ def deidentify(path: Path) -> None:
             path.unlink()  # no image, so nobody needs it
 
 
+def write_mask(path: Path, mask: BoolArray) -> None:
+    """Put what a mask marks in its place, and nothing else that came with it."""
+    path.write_bytes(_png(mask.astype(np.uint8) * 255))
+
+
 def _clean_picture(path: Path) -> bytes:
     """The pixels alone, exactly where they have 8 bits, or 16 in grey."""
     pixels = read_raster(path).pixels
     if pixels.ndim == 2:
-        picture = Pillow.fromarray((pixels * 65535).round().astype(np.uint16))
-    else:
-        picture = Pillow.fromarray((pixels * 255).round().astype(np.uint8))
+        return _png((pixels * 65535).round().astype(np.uint16))
+    return _png((pixels * 255).round().astype(np.uint8))
+
+
+def _png(pixels: NDArray[Any]) -> bytes:
     stream = io.BytesIO()
-    picture.save(stream, "PNG", compress_level=1)
+    Pillow.fromarray(pixels).save(stream, "PNG", compress_level=1)
     return stream.getvalue()
 
 

@@ -26,9 +26,10 @@ from recap.fetch import unpack_archive
 from recap.io import open_file, raster, read_image, read_mask, voxels
 from recap.io.case import Case
 from recap.io.sniff import sniff
-from recap.server.deidentify import deidentify, deidentify_all
+from recap.server.deidentify import deidentify, deidentify_all, write_mask
 from recap.server.numbering import Unread
 from recap.server.placing import Placer, case_name, in_client_words
+from recap.types import BoolArray
 
 # Images that are left after this time are decoded when they are scored: somebody waits.
 DECODE_SECONDS = 10.0
@@ -261,7 +262,9 @@ def inspect_support(folder: Path, request: dict[str, Any], placer: Placer) -> Ch
         if sniff(target) in ("unknown", "zip"):
             raise RefusedError(UNSUPPORTED, f"{target}: not a picture or a DICOM image.")
         if role == "masks":
-            _check_mask(target, sizes[target.stem])
+            mask = _checked_mask(target, sizes[target.stem])
+            if request["deidentify"]:
+                write_mask(target, mask)
             continue
         if request["deidentify"]:
             deidentify(target)
@@ -285,13 +288,14 @@ def _labelled(path: Path, request: dict[str, Any]) -> tuple[int, tuple[int, int]
     return len(case.images), case.images[0].size_hw
 
 
-def _check_mask(path: Path, size_hw: tuple[int, int]) -> None:
+def _checked_mask(path: Path, size_hw: tuple[int, int]) -> BoolArray:
     mask = read_mask(path)
     if mask.shape != size_hw:
         raise InputError(
             f"{path}: the mask is {mask.shape[1]}×{mask.shape[0]} pixels but its image "
             f"{size_hw[1]}×{size_hw[0]}. They must match."
         )
+    return mask
 
 
 if __name__ == "__main__":
