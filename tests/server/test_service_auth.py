@@ -18,6 +18,7 @@ PRIVATE = [
     ("POST", "/fits"),
     ("GET", f"/jobs/{JOB}"),
     ("DELETE", f"/jobs/{JOB}"),
+    ("POST", f"/jobs/{JOB}/cancel"),
     ("GET", f"/jobs/{JOB}/events"),
     ("GET", f"/jobs/{JOB}/cases"),
     ("GET", f"/jobs/{JOB}/cases/0/image/0.png"),
@@ -211,7 +212,7 @@ def test_logs_name_nobody(client, caplog, tmp_path):
 def test_an_unexpected_error_is_a_plain_500(client, caplog, monkeypatch):
     service = client.app.state.service
 
-    def fall(limit):
+    def fall(limit, before):
         raise ValueError("Doe^Jane")
 
     monkeypatch.setattr(service.jobs, "latest", fall)

@@ -251,6 +251,35 @@ def test_cancelling_a_waiting_job_then_deleting_it(make_client, tmp_path):
     assert list((tmp_path / "data" / "jobs").iterdir()) == []
 
 
+def test_cancelling_never_deletes_a_result(client):
+    """A client cannot know that a job has ended while its wish was on the way."""
+    answer = upload(client, png())
+    job = ended(client, answer)
+    assert client.post(f"{API}/jobs/{job['id']}/cancel").status_code == 204
+    assert client.get(f"{API}/jobs/{job['id']}").json() == job
+    assert len(client.get(f"{API}/jobs/{job['id']}/cases").json()) == 1
+    client.app.state.service.jobs.claim = lambda lane, most=1: []
+    time.sleep(0.05)
+    waiting = upload(client, png(1)).json()["id"]
+    for _ in range(2):
+        assert client.post(f"{API}/jobs/{waiting}/cancel").status_code == 204
+        assert client.get(f"{API}/jobs/{waiting}").json()["status"] == "cancelled"
+
+
+def test_all_jobs_can_be_listed_a_part_at_a_time(client, monkeypatch):
+    jobs = client.app.state.service.jobs
+    monkeypatch.setattr(jobs, "claim", lambda lane, most=1: [])
+    added = [add(jobs) for _ in range(5)]
+    listed, part = [], client.get(f"{API}/jobs", params={"limit": 2}).json()
+    while part:
+        listed += [job["id"] for job in part]
+        query = {"limit": 2, "before": listed[-1]}
+        part = client.get(f"{API}/jobs", params=query).json()
+    assert listed == added[::-1]
+    assert client.get(f"{API}/jobs", params={"before": "0" * 32}).status_code == 404
+    assert client.get(f"{API}/jobs", params={"before": "x"}).status_code == 422
+
+
 def test_a_restart_finishes_what_was_accepted(make_client):
     client = make_client()
     client.app.state.service.jobs.claim = lambda lane, most=1: []

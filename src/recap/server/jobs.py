@@ -133,9 +133,11 @@ class Jobs:
         found = self.store.rows("SELECT * FROM jobs WHERE id = ?", job)
         return _job(found[0]) if found else None
 
-    def latest(self, limit: int) -> list[Job]:
-        """The newest jobs first."""
-        found = self.store.rows("SELECT * FROM jobs ORDER BY number DESC LIMIT ?", limit)
+    def latest(self, limit: int, before: str | None = None) -> list[Job]:
+        """The newest jobs first, or the newest of those that came before one of them."""
+        earlier = "WHERE number < (SELECT number FROM jobs WHERE id = ?)" if before else ""
+        query = f"SELECT * FROM jobs {earlier} ORDER BY number DESC LIMIT ?"
+        found = self.store.rows(query, *([before] if before else []), limit)
         return [_job(row) for row in found]
 
     def watch(self, job: str) -> Watch:
