@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from recap.atomic import check_file, check_place, in_words, write_atomic
+from recap.atomic import check_file, check_place, in_words, is_full, write_atomic
 from recap.errors import InputError
 
 
@@ -99,3 +99,10 @@ def test_a_link_that_leads_nowhere_is_no_place_for_a_folder(tmp_path):
     check_file(link)  # a file takes the place of the link
     write_atomic(link, "text")
     assert link.read_text() == "text"
+
+
+def test_a_full_disk_is_known_by_its_number_not_by_a_text_that_may_quote_a_file():
+    made = type("SafetensorError", (Exception,), {})
+    assert is_full(made("Error while serializing: I/O error: No space left (os error 28)"))
+    assert not is_full(made("Error while serializing: I/O error: File too large (os error 27)"))
+    assert not is_full(InputError("scan (os error 28): damaged."))

@@ -18,6 +18,7 @@ PRIVATE = [
     ("POST", "/fits"),
     ("GET", f"/jobs/{JOB}"),
     ("DELETE", f"/jobs/{JOB}"),
+    ("POST", f"/jobs/{JOB}/cancel"),
     ("GET", f"/jobs/{JOB}/events"),
     ("GET", f"/jobs/{JOB}/cases"),
     ("GET", f"/jobs/{JOB}/cases/0/image/0.png"),
@@ -64,11 +65,19 @@ def test_the_token_opens(guarded):
         assert guarded.get(f"{API}/jobs", headers={"Authorization": wrong}).status_code == 401
 
 
-def test_guessing_is_slowed_down(guarded):
+@pytest.mark.parametrize(("place", "first"), [("jobs", 401), ("session", 200)])
+def test_guessing_is_slowed_down(guarded, place, first):
+    """Wherever a guess is answered, also where no token is needed."""
     wrong = {"Authorization": "Bearer wrong"}
-    found = [guarded.get(f"{API}/jobs", headers=wrong).status_code for _ in range(40)]
-    assert found[0] == 401
+    guesses = [guarded.get(f"{API}/{place}", headers=wrong) for _ in range(40)]
+    found = [answer.status_code for answer in guesses]
+    assert found[0] == first
     assert found[-1] == 429
+    assert "Retry-After" in guesses[-1].headers
+    # One count for all places, and for those who show nothing or the right token there is none.
+    assert guarded.post(f"{API}/session", json={"token": "wrong"}).status_code == 429
+    assert guarded.get(f"{API}/session").json() == {"needs_token": True, "signed_in": False}
+    assert guarded.get(f"{API}/session", headers=BEARER).json()["signed_in"]
     assert guarded.get(f"{API}/jobs", headers=BEARER).status_code == 200
 
 
@@ -203,7 +212,7 @@ def test_logs_name_nobody(client, caplog, tmp_path):
 def test_an_unexpected_error_is_a_plain_500(client, caplog, monkeypatch):
     service = client.app.state.service
 
-    def fall(limit):
+    def fall(limit, before):
         raise ValueError("Doe^Jane")
 
     monkeypatch.setattr(service.jobs, "latest", fall)

@@ -8,10 +8,12 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from PIL import Image as Pillow
+from PIL.PngImagePlugin import PngInfo
 
 from recap.data.cases import find_cases
-from recap.io import open_file
+from recap.io import open_file, read_mask
 from recap.server.deidentify import deidentify, deidentify_all
+from recap.server.inspector import answer
 from recap.server.numbering import job_cases
 from service_calls import API, ended, png, upload
 
@@ -88,6 +90,19 @@ def test_an_upload_of_which_nothing_can_be_cleaned_is_refused(hidden, tmp_path):
     assert not list((tmp_path / "data" / "jobs").iterdir())
 
 
+def test_a_key_is_of_one_upload_also_where_nothing_of_it_is_kept(hidden, tmp_path):
+    def send(name, seed):
+        files = {"file": (name, png(seed))}
+        return hidden.post(f"{API}/jobs", files=files, headers={"Idempotency-Key": "Doe-1"})
+
+    first, again = send("Doe.png", 1), send("Doe.png", 1)
+    assert (first.status_code, first.json()) == (202, again.json())
+    assert send("Doe.png", 2).status_code == send("Roe.png", 1).status_code == 422
+    assert ended(hidden, first)["content"] == ""
+    hidden.app.state.service.jobs.store.rows("PRAGMA wal_checkpoint(TRUNCATE)")
+    assert SECRET not in stored(tmp_path / "data")
+
+
 def test_both_halves_of_a_pair_go_together(tmp_path):
     nibabel = pytest.importorskip("nibabel")
     volume = nibabel.Nifti1Pair(np.zeros((4, 4, 3), np.int16), np.eye(4))
@@ -96,6 +111,32 @@ def test_both_halves_of_a_pair_go_together(tmp_path):
     failed = deidentify_all(tmp_path)
     assert [path.name for path in failed] == ["v.hdr"]
     assert [path.name for path in tmp_path.iterdir()] == ["w.dcm"]
+
+
+@pytest.mark.parametrize("marked", [1, 255])
+def test_masks_are_written_anew_too(tmp_path, marked):
+    mask = np.zeros((40, 60), np.uint8)
+    mask[5:20, 10:30] = marked
+    told = PngInfo()
+    told.add_text("PatientName", "Doe^Jane")
+    stream = io.BytesIO()
+    Pillow.fromarray(mask).save(stream, "PNG", pnginfo=told)
+    files = {"normals": png(1), "abnormals": png(2), "masks": stream.getvalue()}
+    (tmp_path / "raw").mkdir()
+    for role, content in files.items():
+        (tmp_path / "raw" / role).write_bytes(content)
+    request = {
+        "task": "fit",
+        "folder": str(tmp_path),
+        "files": [(role, "Doe.png", role, "000000.png") for role in files],
+        "reading": {},
+        "max_pixels": 10**9,
+        "deidentify": True,
+    }
+    assert answer(request)["status"] == 200
+    assert SECRET not in stored(tmp_path / "upload")
+    written = read_mask(tmp_path / "upload" / "masks" / "000000.png")
+    np.testing.assert_array_equal(written, mask > 0)
 
 
 def test_a_table_of_contents_stays_one(tmp_path):

@@ -171,40 +171,15 @@ def test_the_queue_is_bounded(make_client):
     assert int(answers[-1].headers["Retry-After"]) >= 1
 
 
-def test_a_repeated_key_gives_the_same_job(client):
-    def send(seed):
-        files = {"file": ("a.png", png(seed))}
-        return client.post(f"{API}/jobs", files=files, headers={"Idempotency-Key": "k1"})
-
-    first, second = send(1), send(1)
-    assert first.json() == second.json()
-    # The result of the first image must not be taken for that of another.
-    assert (send(2).status_code, len(client.get(f"{API}/jobs").json())) == (422, 1)
-
-
-def test_a_key_is_of_one_address(client):
-    """A calibration names its bundle there, not in the form."""
-
-    def send(address, field):
-        files = {field: ("a.png", png(1))}
-        return client.post(f"{API}/{address}", files=files, headers={"Idempotency-Key": "k"})
-
-    first, again = (send("bundles/brain/calibrate", "normals") for _ in range(2))
-    assert first.json() == again.json()
-    assert send("bundles/chest/calibrate", "normals").status_code == 422
-    assert send("jobs", "file").status_code == 422
-
-
-def test_a_key_is_of_one_use_of_the_files(client):
-    """What was fitted on as normal must not be taken for what is abnormal."""
-
-    def send(*fields):
-        files = [(field, (f"{n}.png", png(n))) for n, field in enumerate(fields)]
-        address = f"{API}/bundles/brain/calibrate"
-        return client.post(address, files=files, headers={"Idempotency-Key": "k"}).status_code
-
-    assert send("normals", "abnormals") == send("normals[]", "abnormals[]") == 202
-    assert send("abnormals", "normals") == 422
+def test_keys_are_not_kept_but_those_of_earlier_versions_are_known(store):
+    jobs = Jobs(store, 10)
+    now = add(jobs, key="MRN-4711")
+    (row,) = store.rows("SELECT client_key FROM jobs")
+    assert "4711" not in row["client_key"]
+    assert (jobs.by_key("MRN-4711"), add(jobs, key="MRN-4711")) == (now, now)
+    with store.transaction() as database:
+        database.execute("UPDATE jobs SET client_key = 'MRN-4711'")
+    assert (jobs.by_key("MRN-4711"), add(jobs, key="MRN-4711")) == (now, now)
 
 
 def test_events_follow_a_job_to_its_end(client):
@@ -225,6 +200,35 @@ def test_cancelling_a_waiting_job_then_deleting_it(make_client, tmp_path):
     assert client.delete(f"{API}/jobs/{job}").status_code == 204
     assert client.get(f"{API}/jobs/{job}").status_code == 404
     assert list((tmp_path / "data" / "jobs").iterdir()) == []
+
+
+def test_cancelling_never_deletes_a_result(client):
+    """A client cannot know that a job has ended while its wish was on the way."""
+    answer = upload(client, png())
+    job = ended(client, answer)
+    assert client.post(f"{API}/jobs/{job['id']}/cancel").status_code == 204
+    assert client.get(f"{API}/jobs/{job['id']}").json() == job
+    assert len(client.get(f"{API}/jobs/{job['id']}/cases").json()) == 1
+    client.app.state.service.jobs.claim = lambda lane, most=1: []
+    time.sleep(0.05)
+    waiting = upload(client, png(1)).json()["id"]
+    for _ in range(2):
+        assert client.post(f"{API}/jobs/{waiting}/cancel").status_code == 204
+        assert client.get(f"{API}/jobs/{waiting}").json()["status"] == "cancelled"
+
+
+def test_all_jobs_can_be_listed_a_part_at_a_time(client, monkeypatch):
+    jobs = client.app.state.service.jobs
+    monkeypatch.setattr(jobs, "claim", lambda lane, most=1: [])
+    added = [add(jobs) for _ in range(5)]
+    listed, part = [], client.get(f"{API}/jobs", params={"limit": 2}).json()
+    while part:
+        listed += [job["id"] for job in part]
+        query = {"limit": 2, "before": listed[-1]}
+        part = client.get(f"{API}/jobs", params=query).json()
+    assert listed == added[::-1]
+    assert client.get(f"{API}/jobs", params={"before": "0" * 32}).status_code == 404
+    assert client.get(f"{API}/jobs", params={"before": "x"}).status_code == 422
 
 
 def test_a_restart_finishes_what_was_accepted(make_client):

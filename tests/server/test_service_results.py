@@ -20,6 +20,7 @@ from recap.data.cases import find_cases
 from recap.errors import InputError
 from recap.io import open_file
 from recap.scoring.cases import score_case
+from recap.scoring.detector import Detector
 from recap.server.dicom import _then_remove
 from recap.server.scoring import score_job
 from service_calls import API, ended, png, upload, zipped
@@ -220,12 +221,19 @@ def test_dicom_results_that_cannot_be_made_leave_no_files(client, tmp_path, monk
     assert list((tmp_path / "data" / "incoming").iterdir()) == []
 
 
-def test_a_volume_is_not_finished_by_another_detector(volume, bundles, tmp_path):
-    """Killed in the middle, the service may start again with another bundle of that name."""
+@pytest.mark.parametrize("anew", ["another bundle", "another calibration"])
+def test_a_volume_is_not_finished_by_another_detector(volume, bundles, tmp_path, anew):
+    """Killed in the middle, the service may start again with another bundle of that name, or with
+    the same one, calibrated on volumes that were cut otherwise."""
     (tmp_path / "upload").mkdir()
     (tmp_path / "upload" / "000000.nii").write_bytes(volume)
     job = SimpleNamespace(id="1", bundle="brain", options={}, names={})
     first, other = map(recap.load, bundles)
+    if anew == "another calibration":
+        read = first.card.reading.model_copy(update={"window": "0,500"})
+        calibration = first.card.calibration.model_copy(update={"reading": read})
+        other = Detector(first.model, first.card.model_copy(update={"calibration": calibration}))
+        assert other.card.fingerprint == first.card.fingerprint
 
     def killed(done):
         if done == 2:

@@ -311,3 +311,10 @@ def test_messages_speak_of_the_clients_files(tmp_path):
     text = f"{tmp_path}/000001.png: damaged, unlike {tmp_path}/000001"
     assert in_client_words(text, tmp_path, names) == "scan.png: damaged, unlike other"
     assert in_client_words(text, tmp_path, names, hide=True) == "000001.png: damaged, unlike 000001"
+
+
+def test_a_clients_name_that_looks_like_one_of_ours_is_left_alone(tmp_path):
+    names = {f"00000{n}.png": f"00000{n + 1}.png" for n in range(3)}
+    assert in_client_words(f"{tmp_path}/000000.png: damaged", tmp_path, names) == (
+        "000001.png: damaged"
+    )

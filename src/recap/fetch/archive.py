@@ -1,7 +1,9 @@
 """Archives from elsewhere, unpacked so that they can write nowhere else and not without bound."""
 
+import errno
 import gzip
 import lzma
+import os
 import re
 import shutil
 import stat
@@ -131,7 +133,7 @@ def _check_room(folder: Path, need: int) -> None:
         raise InputError(
             f"{folder}: {need} bytes are to be unpacked, but only {free} are free. "
             "Choose a larger disk."
-        )
+        ) from OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def _write(member: _Member, target: Path, archive: Path) -> None:

@@ -46,26 +46,31 @@ class Gate:
         return int(content.rpartition(".")[2]) > time.time()
 
     def admits(self, request: Request) -> bool:
-        """Whether a request carries the token or a session."""
+        """Whether a request carries the token or a session; a wrong token is counted."""
         if not self.needs_token:
             return True
         scheme, _, given = request.headers.get("authorization", "").partition(" ")
         if scheme.lower() == "bearer":
-            return self.is_token(given.strip())
+            if self.is_token(given.strip()):
+                return True
+            self.count_wrong(request)
+            return False
         return self.is_session(request.cookies.get(COOKIE, ""))
 
     def check(self, request: Request) -> None:
         """Refuse a request that may not see data."""
         if self.admits(request):
             return
-        if "authorization" in request.headers:
-            self.count_wrong(request)
         raise HTTPException(
             401, "Send the token: Authorization: Bearer TOKEN.", {"WWW-Authenticate": "Bearer"}
         )
 
     def count_wrong(self, request: Request) -> None:
-        """Slow down whoever guesses tokens."""
+        """Slow down whoever guesses tokens.
+
+        The right one is taken all the same: behind a proxy all clients have one address, and none
+        of them may lock the others out.
+        """
         wait = self._wrong.wait_seconds(client_of(request))
         if wait:
             seconds = str(int(wait) + 1)

@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from PIL import Image as Pillow
 
+from recap.atomic import is_full
 from recap.data.names import IMAGE_SUFFIXES
 from recap.errors import InputError, RecapError
 from recap.extras import require
@@ -24,6 +26,7 @@ from recap.io.no_warnings import no_warnings
 from recap.io.raster import read_raster
 from recap.io.sniff import sniff
 from recap.io.voxels import open_unpacked
+from recap.types import BoolArray
 
 # The slices of one patient keep common UIDs, which nobody can lead back to the old ones.
 _SALT = secrets.token_hex(16)
@@ -56,14 +59,15 @@ def deidentify_all(folder: Path) -> dict[Path, str]:
             continue
         try:
             deidentify(file)
-        except RecapError as error:
-            failed[file] = str(error)
         except MemoryError:
             raise
         # A damaged file is answered with almost any exception, whose text may quote it.
         except Exception as error:
+            if is_full(error):  # the file is good, and must not be missing from its series
+                raise
             reason = f"cannot be de-identified ({type(error).__name__}). Copy or export it again."
-            failed[file] = f"{file}: {reason}"
+            told = isinstance(error, RecapError)
+            failed[file] = str(error) if told else f"{file}: {reason}"
         if file in failed:
             for half in nifti_pair(file) or (file,):
                 half.unlink()
@@ -95,15 +99,22 @@ def deidentify(path: Path) -> None:
             path.unlink()  # no image, so nobody needs it
 
 
+def write_mask(path: Path, mask: BoolArray) -> None:
+    """Put what a mask marks in its place, and nothing else that came with it."""
+    path.write_bytes(_png(mask.astype(np.uint8) * 255))
+
+
 def _clean_picture(path: Path) -> bytes:
     """The pixels alone, exactly where they have 8 bits, or 16 in grey."""
     pixels = read_raster(path).pixels
     if pixels.ndim == 2:
-        picture = Pillow.fromarray((pixels * 65535).round().astype(np.uint16))
-    else:
-        picture = Pillow.fromarray((pixels * 255).round().astype(np.uint8))
+        return _png((pixels * 65535).round().astype(np.uint16))
+    return _png((pixels * 255).round().astype(np.uint8))
+
+
+def _png(pixels: NDArray[Any]) -> bytes:
     stream = io.BytesIO()
-    picture.save(stream, "PNG", compress_level=1)
+    Pillow.fromarray(pixels).save(stream, "PNG", compress_level=1)
     return stream.getvalue()
 
 

@@ -17,6 +17,7 @@ import time
 from pathlib import Path, PurePosixPath
 from typing import IO, Any, NamedTuple
 
+from recap.atomic import is_full
 from recap.config import ReadingSettings
 from recap.data.cases import Found, find_cases
 from recap.data.folder import natural_key
@@ -25,13 +26,15 @@ from recap.fetch import unpack_archive
 from recap.io import open_file, raster, read_image, read_mask, voxels
 from recap.io.case import Case
 from recap.io.sniff import sniff
-from recap.server.deidentify import deidentify, deidentify_all
+from recap.server.deidentify import deidentify, deidentify_all, write_mask
 from recap.server.numbering import Unread
 from recap.server.placing import Placer, case_name, in_client_words
+from recap.types import BoolArray
 
 # Images that are left after this time are decoded when they are scored: somebody waits.
 DECODE_SECONDS = 10.0
-UNSUPPORTED, TOO_LARGE, UNREADABLE = 415, 413, 422
+UNSUPPORTED, TOO_LARGE, UNREADABLE, NO_ROOM = 415, 413, 422, 507
+NO_ROOM_TEXT = "The disk of the service is full, or cannot be written to."
 
 
 class RefusedError(Exception):
@@ -81,17 +84,23 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
             checked = inspect_support(folder, request, placer)
     except RefusedError as error:
         return _refusal(error.status, str(error), folder, placer)
-    except RecapError as error:
-        # What readers say of a file with more pixels or voxels than they take.
-        status = TOO_LARGE if "the most that is read" in str(error) else UNREADABLE
-        return _refusal(status, str(error), folder, placer)
     except MemoryError:
         return _refusal(TOO_LARGE, "This takes more memory than the service has.", folder, placer)
     # Whatever a hostile file brings about, this process answers.
     except Exception as error:
-        reason = f"The upload cannot be read ({type(error).__name__})."
-        return _refusal(UNREADABLE, reason, folder, placer)
+        return _refusal(*_in_words(error), folder, placer)
     return {"status": 200, "names": placer.names, **checked._asdict()}
+
+
+def _in_words(error: Exception) -> tuple[int, str]:
+    """The status of an error, and what to say of it."""
+    if is_full(error):
+        return NO_ROOM, NO_ROOM_TEXT
+    if isinstance(error, RecapError):
+        # What readers say of a file with more pixels or voxels than they take.
+        status = TOO_LARGE if "the most that is read" in str(error) else UNREADABLE
+        return status, str(error)
+    return UNREADABLE, f"The upload cannot be read ({type(error).__name__})."
 
 
 def _refusal(status: int, detail: str, folder: Path, placer: Placer) -> dict[str, Any]:
@@ -161,6 +170,8 @@ def _unpack(
     try:
         written = unpack_archive(archive, upload, place, limit_bytes=left)
     except InputError as error:
+        if is_full(error):
+            raise
         text = str(error).replace(str(archive), given[:200])
         together = f"{request['max_unpacked']} bytes (all archives together)"
         text = text.replace(f"{left} bytes", together)
@@ -197,6 +208,8 @@ def _decode_all(cases: tuple[Found, ...], request: dict[str, Any], placer: Place
             case = found.open(reading)
             pixels += _decode(case, deadline)
         except RecapError as error:
+            if is_full(error):  # some readers unpack what they read
+                raise
             name = case_name(found, placer.names, number, hide)
             problems.append(Unread(name, str(error), number))
             for file in found.files:
@@ -249,7 +262,9 @@ def inspect_support(folder: Path, request: dict[str, Any], placer: Placer) -> Ch
         if sniff(target) in ("unknown", "zip"):
             raise RefusedError(UNSUPPORTED, f"{target}: not a picture or a DICOM image.")
         if role == "masks":
-            _check_mask(target, sizes[target.stem])
+            mask = _checked_mask(target, sizes[target.stem])
+            if request["deidentify"]:
+                write_mask(target, mask)
             continue
         if request["deidentify"]:
             deidentify(target)
@@ -273,13 +288,14 @@ def _labelled(path: Path, request: dict[str, Any]) -> tuple[int, tuple[int, int]
     return len(case.images), case.images[0].size_hw
 
 
-def _check_mask(path: Path, size_hw: tuple[int, int]) -> None:
+def _checked_mask(path: Path, size_hw: tuple[int, int]) -> BoolArray:
     mask = read_mask(path)
     if mask.shape != size_hw:
         raise InputError(
             f"{path}: the mask is {mask.shape[1]}×{mask.shape[0]} pixels but its image "
             f"{size_hw[1]}×{size_hw[0]}. They must match."
         )
+    return mask
 
 
 if __name__ == "__main__":

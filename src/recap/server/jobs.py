@@ -1,5 +1,6 @@
 """The life of a job: queued, running, then done, failed or cancelled, each step one transaction."""
 
+import hashlib
 import json
 import sqlite3
 import threading
@@ -132,9 +133,11 @@ class Jobs:
         found = self.store.rows("SELECT * FROM jobs WHERE id = ?", job)
         return _job(found[0]) if found else None
 
-    def latest(self, limit: int) -> list[Job]:
-        """The newest jobs first."""
-        found = self.store.rows("SELECT * FROM jobs ORDER BY number DESC LIMIT ?", limit)
+    def latest(self, limit: int, before: str | None = None) -> list[Job]:
+        """The newest jobs first, or the newest of those that came before one of them."""
+        earlier = "WHERE number < (SELECT number FROM jobs WHERE id = ?)" if before else ""
+        query = f"SELECT * FROM jobs {earlier} ORDER BY number DESC LIMIT ?"
+        found = self.store.rows(query, *([before] if before else []), limit)
         return [_job(row) for row in found]
 
     def watch(self, job: str) -> Watch:
@@ -235,7 +238,8 @@ class Jobs:
 
     def _insert(self, new: NewJob) -> None:
         values = (new.id, new.kind, LANES[new.kind], new.bundle, json.dumps(new.options))
-        values += (json.dumps(new.names), new.images, time.time(), new.client_key)  # type: ignore[assignment]
+        key = _kept_key(new.client_key) if new.client_key else None
+        values += (json.dumps(new.names), new.images, time.time(), key)  # type: ignore[assignment]
         with self.store.transaction() as database:
             inserted = database.execute(_INSERT, (*values, self.limit))
         if not inserted.rowcount:
@@ -243,7 +247,9 @@ class Jobs:
 
     def by_key(self, key: str) -> str | None:
         """The job that a client's key was used for."""
-        found = self.store.rows("SELECT id FROM jobs WHERE client_key = ?", key)
+        # Earlier versions kept keys as they came.
+        query = "SELECT id FROM jobs WHERE client_key IN (?, ?)"
+        found = self.store.rows(query, _kept_key(key), key)
         return found[0]["id"] if found else None
 
 
@@ -263,6 +269,11 @@ _INSERT = (
     " SELECT ?, ?, ?, 'queued', ?, ?, ?, ?, ?, ?"
     " WHERE (SELECT count(*) FROM jobs WHERE status = 'queued') < ?"
 )
+
+
+def _kept_key(key: str) -> str:
+    """Clients make keys of file names and patients' numbers, which are not stored."""
+    return hashlib.sha256(key.encode()).hexdigest()
 
 
 def _job(row: sqlite3.Row) -> Job:

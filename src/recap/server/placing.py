@@ -75,7 +75,9 @@ def in_client_words(text: str, folder: Path, names: dict[str, str], hide: bool =
     text = text.replace(f"{folder}/", "").replace(str(folder), "upload")
     if hide:
         return text
-    # The longest first, because a name may be the start of another.
-    for name in sorted(names, key=len, reverse=True):
-        text = re.sub(rf"(?<![\w.-]){re.escape(name)}", lambda _, n=name: names[n], text)  # type: ignore[misc]
-    return text
+    if not names:
+        return text
+    # The longest first, because a name may be the start of another; all at once, because what a
+    # client calls one file may be the name of another here.
+    ours = "|".join(map(re.escape, sorted(names, key=len, reverse=True)))
+    return re.sub(rf"(?<![\w.-])(?:{ours})", lambda found: names[found[0]], text)

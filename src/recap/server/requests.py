@@ -73,6 +73,7 @@ TheCase = Annotated[dict[str, Any], Depends(found_case)]
 ImageNumber = Annotated[int, Path(ge=0, le=10**7)]
 BundleName = Annotated[str, Path(pattern=f"^{NAME.pattern}$")]
 Limit = Annotated[int, Query(ge=1, le=MOST_LISTED)]
+Before = Annotated[str | None, Query(pattern=ID_PATTERN)]
 
 PROBLEMS: dict[int | str, dict[str, Any]] = {
     status: {"model": Problem, "description": meaning}

@@ -9,7 +9,9 @@ Arrays are opened as maps of the file, so that one slice costs one slice.
 """
 
 import json
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -49,22 +51,35 @@ def write_case(folder: Path, case: Case, prediction: CasePrediction) -> dict[str
     if case.kind == "slide":
         return _write_slide(folder, case, prediction)
     maps = prediction.map if prediction.map.ndim == 3 else prediction.map[None]
-    np.save(folder / MAPS, maps.astype(np.float32), allow_pickle=False)
+    _save(folder / MAPS, maps.shape, np.float32, maps)
     first = case.images[0]
     shape = (len(case.images), *first.pixels.shape)
-    shown = np.lib.format.open_memmap(folder / IMAGES, "w+", np.uint8, shape)
-    for number in range(len(case.images)):
-        image = first if number == 0 else case.images[number]
-        shown[number] = _in_channels(_to_bytes(image), first.pixels.ndim)
-    shown.flush()
+    images = chain([first], (case.images[number] for number in range(1, len(case.images))))
+    shown = (_in_channels(_to_bytes(image), first.pixels.ndim) for image in images)
+    _save(folder / IMAGES, shape, np.uint8, shown)
     spacing = first.geometry.spacing_mm
     return {"images": len(case.images), "size_hw": list(first.size_hw), "spacing_mm": spacing}
 
 
+def _save(path: Path, shape: tuple[int, ...], dtype: Any, blocks: Iterable[Any]) -> None:
+    """Write an array of blocks, so that a full disk is an error that says so.
+
+    `np.save` forgets the error's number, and on a mapped file the disk ends the whole process.
+    """
+    kind = np.dtype(dtype)
+    with path.open("xb") as file:
+        header = {"descr": kind.str, "fortran_order": False, "shape": shape}
+        np.lib.format.write_array_header_1_0(file, header)
+        for block in blocks:
+            if block.shape != shape[1:]:
+                raise ValueError(f"a block of {block.shape} in an array of {shape}")
+            file.write(np.ascontiguousarray(block, kind).data)
+
+
 def _write_slide(folder: Path, case: Case, prediction: CasePrediction) -> dict[str, Any]:
     small, map = slide_picture(case, prediction.map, prediction.source_px_per_px)
-    np.save(folder / IMAGES, _to_bytes(small)[None], allow_pickle=False)
-    np.save(folder / MAPS, map[None], allow_pickle=False)
+    _save(folder / IMAGES, (1, *small.pixels.shape), np.uint8, [_to_bytes(small)])
+    _save(folder / MAPS, (1, *map.shape), np.float32, [map])
     source = case.size_hw or small.size_hw
     return {
         "images": 1,

@@ -16,6 +16,7 @@ from recap.server.requests import (
     FILES,
     PROBLEMS,
     UPLOAD_PROBLEMS,
+    Before,
     Limit,
     TheJob,
     TheService,
@@ -85,9 +86,12 @@ def _understand_fit(service: Service, form: Form) -> Wanted:
 
 
 @router.get("/jobs", responses=PROBLEMS)
-def list_jobs(service: TheService, limit: Limit = 50) -> list[JobAnswer]:
-    """The newest jobs."""
-    return [job_answer(job, service.jobs.watch(job.id)) for job in service.jobs.latest(limit)]
+def list_jobs(service: TheService, limit: Limit = 50, before: Before = None) -> list[JobAnswer]:
+    """The newest jobs; with `before`, those that came before that job."""
+    if before is not None and service.jobs.get(before) is None:
+        raise HTTPException(404, "before: there is no such job.")
+    found = service.jobs.latest(limit, before)
+    return [job_answer(job, service.jobs.watch(job.id)) for job in found]
 
 
 @router.get("/jobs/{job}", responses=PROBLEMS)
@@ -96,8 +100,15 @@ def show_job(service: TheService, job: TheJob) -> JobAnswer:
     return job_answer(job, service.jobs.watch(job.id))
 
 
-@router.delete("/jobs/{job}", status_code=204, responses=PROBLEMS)
+@router.post("/jobs/{job}/cancel", status_code=204, responses=PROBLEMS)
 def cancel_job(service: TheService, job: TheJob) -> Response:
+    """Cancel a job that waits or runs; one that has ended stays, with its result."""
+    service.jobs.cancel(job.id)
+    return Response(status_code=204)
+
+
+@router.delete("/jobs/{job}", status_code=204, responses=PROBLEMS)
+def delete_job(service: TheService, job: TheJob) -> Response:
     """Cancel a job that waits or runs; delete one that has ended, with its files."""
     if not service.jobs.cancel(job.id):
         service.jobs.delete(job.id)

@@ -1,11 +1,13 @@
 """Scoring the cases of a job into a result."""
 
+import hashlib
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from recap.atomic import is_full
 from recap.errors import RecapError
 from recap.io import Case
 from recap.scoring.cases import CasePrediction, score_case
@@ -48,21 +50,29 @@ def score_job(
 
         try:
             case = found.open(detector.card.reading)
-            # Many images take long, so what is done of them outlives a kill; after it, another
-            # detector may be served under the name.
-            work = folder / "work" / detector.card.fingerprint / f"{number:05d}"
+            # Many images take long, so what is done of them outlives a kill.
+            work = folder / "work" / _worked_by(detector) / f"{number:05d}"
             parts = Parts(work if len(case.images) > 1 else None)
             for index, part in enumerate(ready):
                 parts.put(index, part)
             record = _score_case(detector, case, parts, case_folder(out, number), step)
             done += len(case.images)
         except RecapError as error:
+            if is_full(error):  # it says nothing of the case
+                raise
             text = in_client_words(str(error), folder / "upload", job.names, hide)
             record = {"status": "error", "error": text}
         records.append({"id": number, "name": name, **record})
     records = _with_unread(job, records)
     _refuse_nothing(records)
     return _write(job, detector, out, records)
+
+
+def _worked_by(detector: Detector) -> str:
+    """After a kill another detector may be served under the name, or one calibrated on images that
+    were read otherwise; half of a volume must not be of one and half of the other."""
+    reading = detector.card.reading.model_dump_json()
+    return f"{detector.card.fingerprint}-{hashlib.sha256(reading.encode()).hexdigest()[:16]}"
 
 
 def _score_case(

@@ -1,11 +1,12 @@
 """From a request with files to an accepted job."""
 
 import hashlib
+import hmac
 import json
 import shutil
 import sqlite3
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,8 @@ from starlette.concurrency import run_in_threadpool
 from recap.config import ReadingSettings
 from recap.fetch import sha256_of
 from recap.server.auth import client_of
-from recap.server.jobs import Kind, NewJob, QueueFullError
+from recap.server.inspector import NO_ROOM, NO_ROOM_TEXT
+from recap.server.jobs import Job, Kind, NewJob, QueueFullError
 from recap.server.logs import log_failure
 from recap.server.service import Service
 from recap.server.settings import MEGABYTE
@@ -24,7 +26,6 @@ from recap.server.uploads import Form, receive_form
 
 LONGEST_KEY = 200
 _SPARE_BYTES = 512 * MEGABYTE
-_DISK = "The disk of the service is full, or cannot be written to."
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,18 @@ class Wanted:
     files: list[Any]
     """What the inspector is told of each file."""
     options: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Sent:
+    """What is kept of a request, to know it again."""
+
+    content: str
+    """The same for the same files under the same names, in the same fields and order; clients see
+    it. Empty where uploads are de-identified: it would tell whose files they are."""
+    request: str
+    """Of all that was sent under a key. Whoever does not know the key can test no guess on it."""
+    address: str
 
 
 Understand = Callable[[Service, Form], Wanted]
@@ -61,7 +74,7 @@ async def submit(request: Request, service: Service, understand: Understand) -> 
             raise _later(service, "The queue is full.") from error
         except (OSError, sqlite3.OperationalError) as error:
             log_failure(error, f"upload {job}")
-            raise HTTPException(507, _DISK) from error
+            raise HTTPException(NO_ROOM, NO_ROOM_TEXT) from error
         finally:
             await run_in_threadpool(remove, folder)
 
@@ -72,33 +85,37 @@ def _accept(
     folder = service.jobs.store.incoming(job)
     service.metrics.received(_size(folder / "raw"))
     hide = service.settings.deidentify
-    content = "" if hide else _content(form, folder / "raw")
+    sent = _sent(form, folder / "raw", address, key, hide)
     if key and (before := service.jobs.by_key(key)):
-        return _repeated(service, before, form, content, address)
+        return _repeated(service, before, form, sent)
     wanted = understand(service, form)
     answer = service.inspection.check(_question(service, folder, wanted))
     if answer["status"] != 200:
         raise HTTPException(answer["status"], answer["detail"])
     names = dict.fromkeys(answer["names"], "") if hide else answer["names"]
     told = {"deidentify": hide, "problems": answer["problems"]}
-    options = {**wanted.options, **told, "content": content, "address": address}
+    options = {**wanted.options, **told, **asdict(sent)}
     new = NewJob(job, wanted.kind, wanted.bundle, options, names, answer["images"], key)
     accepted = service.jobs.accept(new)
-    if accepted == job:
-        return accepted
-    return _repeated(service, accepted, form, content, address)
+    return accepted if accepted == job else _repeated(service, accepted, form, sent)
 
 
-def _repeated(service: Service, before: str, form: Form, content: str, address: str) -> str:
+def _repeated(service: Service, before: str, form: Form, sent: Sent) -> str:
     """The job that a key was used for; its result must not be taken for that of other files."""
     job = service.jobs.get(before)
-    if job is not None:
-        asked = form.fields.get("bundle") or job.bundle, address
-        kept = job.options.get("content")  # nothing is kept of files without identity
-        same = asked == (job.bundle, job.options.get("address", address))
-        if not same or (kept and content and kept != content):
-            raise HTTPException(422, "This Idempotency-Key was used for another request.")
+    if job is not None and not _is_same(job, form, sent):
+        raise HTTPException(422, "This Idempotency-Key was used for another request.")
     return before
+
+
+def _is_same(job: Job, form: Form, sent: Sent) -> bool:
+    kept = job.options
+    if "request" in kept:
+        return hmac.compare_digest(kept["request"], sent.request)
+    # Earlier versions kept less, and nothing of files without identity.
+    same_files = not (kept.get("content") and sent.content) or kept["content"] == sent.content
+    asked = form.fields.get("bundle") or job.bundle, sent.address
+    return same_files and asked == (job.bundle, kept.get("address", sent.address))
 
 
 def _question(service: Service, folder: Path, wanted: Wanted) -> dict[str, Any]:
@@ -128,7 +145,7 @@ def _refuse_if_full(service: Service) -> None:
         raise _later(service, "The queue is full.") from error
     free = shutil.disk_usage(service.jobs.store.root).free
     if free < _SPARE_BYTES + service.settings.max_upload_bytes:
-        raise HTTPException(507, _DISK)
+        raise HTTPException(NO_ROOM, NO_ROOM_TEXT)
 
 
 def _later(service: Service, reason: str) -> HTTPException:
@@ -144,15 +161,20 @@ def _client_key(request: Request) -> str | None:
     return key
 
 
-def _content(form: Form, folder: Path) -> str:
-    """The same for the same files under the same names, in the same fields and order.
+def _sent(form: Form, folder: Path, address: str, key: str | None, hide: bool) -> Sent:
+    """Digests of a request.
 
     Cases of two jobs are matched by their names, and equal names are numbered in order: the files
     alone would let one patient's image stand beside another's.
     """
+    if hide and key is None:
+        return Sent("", "", address)
     files = [(each.field.removesuffix("[]"), each.given, each.raw) for each in form.files]
     told = [(field, given, sha256_of(folder / raw)) for field, given, raw in files]
-    return hashlib.sha256(json.dumps(told).encode()).hexdigest()
+    content = "" if hide else hashlib.sha256(json.dumps(told).encode()).hexdigest()
+    asked = json.dumps([address, sorted(form.fields.items()), told])
+    request = hmac.digest(key.encode(), asked.encode(), "sha256").hex() if key else ""
+    return Sent(content, request, address)
 
 
 def _size(folder: Path) -> int:

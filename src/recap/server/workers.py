@@ -4,10 +4,12 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from recap.atomic import is_full
 from recap.errors import RecapError
 from recap.server.bundles import Bundles, add_bundle, free_name
 from recap.server.jobs import Job, Jobs
@@ -18,6 +20,7 @@ from recap.server.settings import ServerSettings
 from recap.server.store import move_into_place, remove
 
 _IDLE_SECONDS = 1.0
+_NO_ROOM_SECONDS = 10.0
 _CLEAN_EVERY_SECONDS = 600.0
 _DAY_SECONDS = 86400.0
 
@@ -69,9 +72,7 @@ class Workers:
         while not self._stopping.is_set():
             claimed: list[Job] = []
             try:
-                while dropped:
-                    self._jobs.release(dropped[-1])
-                    dropped.pop()
+                self._give_back(dropped)
                 claimed = self._jobs.claim(lane, self._together(lane))
                 if claimed:
                     self._run(claimed)
@@ -81,10 +82,18 @@ class Workers:
             except Exception as error:
                 log_failure(error, f"{lane} worker")
                 dropped += claimed
-                self._stopping.wait(_IDLE_SECONDS)
+                # At once if that can be noted: else a stop while it waits would cost an attempt.
+                with suppress(sqlite3.Error):
+                    self._give_back(dropped)
+                self._stopping.wait(_NO_ROOM_SECONDS if _has_no_room(error) else _IDLE_SECONDS)
             with self._jobs.arrived:
                 if not self._stopping.is_set():
                     self._jobs.arrived.wait(_IDLE_SECONDS)
+
+    def _give_back(self, dropped: list[Job]) -> None:
+        while dropped:
+            self._jobs.release(dropped[-1])
+            dropped.pop()
 
     def _together(self, lane: str) -> int:
         """How many images of several requests to score at once: a CPU gains nothing by it."""
@@ -104,11 +113,6 @@ class Workers:
                 status = "released"
             except CancelledError:
                 status = "cancelled"
-            except RecapError as error:
-                upload = self._jobs.store.job_folder(job.id) / "upload"
-                hide = self._settings.deidentify
-                self._jobs.fail(job, in_client_words(str(error), upload, job.names, hide))
-                status = "failed"
             except Exception as error:
                 status = self._explain(job, error)
             seconds = time.perf_counter() - started
@@ -122,8 +126,17 @@ class Workers:
     def _explain(self, job: Job, error: Exception) -> str:
         if self._jobs.watch(job.id).cancelled.is_set():
             return "cancelled"  # and deleted: its files went away under the work
-        log_failure(error, f"job {job.id}")
-        self._jobs.fail(job, f"The service made a mistake ({type(error).__name__}).")
+        folder = self._jobs.store.job_folder(job.id)
+        if _has_no_room(error):  # it waits, and what it wrote so far takes no room meanwhile
+            remove(folder / f"working-{job.attempt}")
+            raise error
+        if isinstance(error, RecapError):
+            hide = self._settings.deidentify
+            reason = in_client_words(str(error), folder / "upload", job.names, hide)
+        else:
+            log_failure(error, f"job {job.id}")
+            reason = f"The service made a mistake ({type(error).__name__})."
+        self._jobs.fail(job, reason)
         return "failed"
 
     def _run_one(self, job: Job, ready: list[Any]) -> str:
@@ -248,3 +261,7 @@ class Workers:
             except Exception as error:
                 log_failure(error, "deleting old jobs")
             self._stopping.wait(_CLEAN_EVERY_SECONDS)
+
+
+def _has_no_room(error: Exception) -> bool:
+    return is_full(error) or getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL

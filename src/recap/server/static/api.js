@@ -13,6 +13,7 @@ const IN_WORDS = {
   429: "The queue is full. Wait a little, then try again.",
   500: "The service failed. Its log says why.",
   503: "The service is not ready yet. Wait a little, then try again.",
+  507: "The disk of the service is full.",
 };
 
 export class ApiError extends Error {
@@ -61,25 +62,35 @@ export async function getPicture(target) {
   return createImageBitmap(await (await request(target)).blob());
 }
 
-/** Upload a form; `progress(share)` while it goes. */
+/** Upload a form; `progress(share)` while it goes. The signal ends it until all is sent: from then
+ * on there may be a job, and only the answer tells which. */
 export async function upload(target, form, progress, signal) {
   try {
     return await uploadOnce(target, form, progress, signal);
   } catch (error) {
     if (error.status !== 401 || !askForToken) throw error;
-    await askForToken();
+    if (!signal?.aborted) await askForToken();
     return uploadOnce(target, form, progress, signal);
   }
 }
 
+// Browsers open six connections to a service, and events hold one for as long as a job runs.
+const MOST_EVENTS = 3;
+let listening = 0;
+
 /** Follow a job until it ends: events, or questions every second where events do not come. */
 export function follow(job, onState) {
-  const events = new EventSource(address("jobs", job, "events"));
   let timer = null;
   let closed = false;
+  let events = null;
+  const hangUp = () => {
+    if (events) listening -= 1;
+    events?.close();
+    events = null;
+  };
   const close = () => {
     closed = true;
-    events.close();
+    hangUp();
     clearTimeout(timer);
   };
   const take = (state) => {
@@ -95,13 +106,21 @@ export function follow(job, onState) {
     }
     if (!closed) timer = setTimeout(ask, 1000);
   };
-  events.onmessage = (event) => take(JSON.parse(event.data));
-  events.onerror = () => {
-    events.close();
+  const askSoon = () => {
+    hangUp();
     if (!closed && timer === null) timer = setTimeout(ask, 500);
   };
+  if (listening < MOST_EVENTS) {
+    listening += 1;
+    events = new EventSource(address("jobs", job, "events"));
+    events.onmessage = (event) => take(JSON.parse(event.data));
+    events.onerror = askSoon;
+  } else askSoon();
   return close;
 }
+
+/** What ends a promise that nobody waits for any more. */
+export const cancelled = () => new DOMException("Cancelled", "AbortError");
 
 export const hasEnded = (state) => ["done", "failed", "cancelled"].includes(state.status);
 
@@ -126,7 +145,9 @@ async function request(target, options = {}, again = true) {
 
 function uploadOnce(target, form, progress, signal) {
   return new Promise((resolve, reject) => {
+    if (signal?.aborted) throw cancelled();
     const call = new XMLHttpRequest();
+    const abort = () => call.abort();
     call.open("POST", target);
     call.upload.onprogress = (event) =>
       event.lengthComputable && progress(event.loaded / event.total);
@@ -141,8 +162,9 @@ function uploadOnce(target, form, progress, signal) {
         );
     };
     call.onerror = () => reject(new ApiError(0));
-    call.onabort = () => reject(new DOMException("Cancelled", "AbortError"));
-    signal?.addEventListener("abort", () => call.abort());
+    call.onabort = () => reject(cancelled());
+    call.upload.onload = () => signal?.removeEventListener("abort", abort);
+    signal?.addEventListener("abort", abort);
     call.send(form);
   });
 }

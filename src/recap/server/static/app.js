@@ -30,7 +30,7 @@ function show() {
   }
   if (page === "job" && id)
     leave = openStage(root, id, index === undefined ? undefined : Number(index));
-  else leave = (PAGES[page] ?? openScore)(root);
+  else leave = (PAGES[page] ?? openScore)(root, id);
 }
 
 function setUpTheme() {

@@ -13,13 +13,13 @@ export function openFit(root) {
   const page = new FitPage();
   fill(root, page.element);
   page.load();
-  return () => page.stop.abort();
+  return () => page.left.abort();
 }
 
 class FitPage {
   normals = [];
   abnormals = [];
-  stop = new AbortController();
+  left = new AbortController();
 
   constructor() {
     this.normalGrid = h("ul", { class: "thumbs", "aria-label": "Normal images" });
@@ -236,7 +236,7 @@ class FitPage {
     if (!this.name.reportValidity()) return;
     this.isBusy = true;
     this.#refresh();
-    const sent = submit(address("fits"), await this.#form(), this.stop.signal);
+    const sent = submit(address("fits"), await this.#form(), this.left.signal);
     fill(this.status, sent.element);
     try {
       const job = await sent.finished;

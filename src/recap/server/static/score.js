@@ -3,7 +3,7 @@
 import { address, getJson } from "./api.js";
 import { announce, count, fill, h, number, percent, problem } from "./dom.js";
 import { acceptDrops, dropzone } from "./dropzone.js";
-import { jobRows } from "./results.js";
+import { JobTable } from "./results.js";
 import { scoreFiles } from "./submit.js";
 
 const REMEMBERED = "recap-bundle";
@@ -13,8 +13,20 @@ export function openScore(root) {
   const about = h("p", { class: "quiet-text bundle-about" });
   const status = h("div", { class: "status", "aria-live": "polite" });
   const recent = h("section", { class: "recent" });
-  const stop = new AbortController();
-  const start = (files) => submitAndShow(files, bundles.value, status, stop.signal);
+  const left = new AbortController();
+  const running = new Set();
+  let newest = null;
+  const start = async (files) => {
+    const row = h("div");
+    status.prepend(row);
+    running.add(row);
+    newest = row;
+    const id = await scoreInRow(files, bundles.value, row, left.signal);
+    running.delete(row);
+    // Another page would end an upload that still goes, and hide what else is watched.
+    const isLast = row === newest && !running.size;
+    if (id && isLast && !left.signal.aborted) location.hash = `#/job/${id}`;
+  };
   const zone = dropzone({
     title: "Drop an image, a volume or a study",
     hint: "PNG, JPEG, TIFF, DICOM, NIfTI, NRRD, slides, or a zip of them",
@@ -38,8 +50,8 @@ export function openScore(root) {
     about.textContent = inWords(known.find((bundle) => bundle.name === bundles.value));
   };
   bundles.addEventListener("change", describe);
-  load().catch((error) => fill(status, problem(error)));
-  return () => stop.abort();
+  load().catch((error) => status.append(problem(error)));
+  return () => left.abort();
 
   async function load() {
     known = await getJson(address("bundles"));
@@ -53,7 +65,9 @@ export function openScore(root) {
     const jobs = (await getJson(`${address("jobs")}?limit=5`)).filter(
       (job) => job.kind !== "fit" && job.kind !== "calibrate",
     );
-    if (jobs.length) fill(recent, h("h2", { text: "Recent" }), jobRows(jobs));
+    const table = new JobTable();
+    table.show(jobs);
+    if (jobs.length) fill(recent, h("h2", { text: "Recent" }), table.element);
   }
 }
 
@@ -67,20 +81,23 @@ export function inWords(bundle) {
   return `${bundle.statement ?? bundle.mode ?? ""} ${calibrated}`.trim();
 }
 
-async function submitAndShow(files, bundle, status, signal) {
+/** Score files with their progress in a row of their own; gives the job's id, or null. */
+async function scoreInRow(files, bundle, row, left) {
   const names = files.length === 1 ? files[0].name : count(files.length, "file");
-  const sent = scoreFiles(files, bundle, signal);
-  fill(status, h("h2", { text: names }), sent.element);
+  const sent = scoreFiles(files, bundle, left);
+  const show = (element) => fill(row, h("h2", { text: names }), element);
+  show(sent.element);
   try {
     const id = await sent.finished;
     announce("Scored.");
-    if (!signal.aborted) location.hash = `#/job/${id}`;
+    show(h("p", {}, "Scored. ", h("a", { href: `#/job/${id}`, text: "Open the result" }), "."));
+    return id;
   } catch (error) {
-    fill(
-      status,
+    show(
       error.name === "AbortError"
         ? h("p", { class: "quiet-text", text: "Cancelled." })
         : problem(error),
     );
+    return null;
   }
 }

@@ -24,7 +24,9 @@ const VERDICTS = {
 /** Show a job's case in `root`; returns a function that takes it down. */
 export function openStage(root, id, index) {
   const stage = new Stage(root);
-  stage.open(id, index).catch((error) => fill(root, h("div", { class: "page" }, problem(error))));
+  stage.open(id, index).catch((error) => {
+    if (!stage.disposed) fill(root, h("div", { class: "page" }, problem(error)));
+  });
   return () => stage.dispose();
 }
 
@@ -59,7 +61,8 @@ class Stage {
       return fill(this.message, problem(new Error(`${found.name}: ${found.error}`)));
     this.view.set({ slice: Math.min(found.highest, found.images - 1) });
     this.add(study(found));
-    await this.#fillCompare();
+    // A result is worth seeing without others to compare it with.
+    this.#fillCompare().catch(() => {});
   }
 
   /** Put a study into a pane of its own. */
@@ -91,7 +94,7 @@ class Stage {
     removeEventListener("themechange", this.onTheme);
     this.entries.forEach((entry) => this.#take(entry));
     this.view.removeEventListener("change", this.onView);
-    this.cancel?.abort();
+    this.left?.abort();
   }
 
   #take(entry) {
@@ -291,7 +294,7 @@ class Stage {
   async #onCompare() {
     const turn = ++this.#compared; // what an earlier choice still waits for is not shown any more
     this.removeSecond();
-    this.cancel?.abort();
+    this.left?.abort();
     const [kind, value] = this.compare.value.split(/:(.*)/s);
     if (!kind) return;
     try {
@@ -303,15 +306,15 @@ class Stage {
       this.add(study(found));
       fill(this.message);
     } catch (error) {
-      if (error.name === "AbortError" || turn !== this.#compared) return;
+      if (turn !== this.#compared) return;
       this.compare.value = "";
-      fill(this.message, problem(error));
+      fill(this.message, error.name !== "AbortError" && problem(error));
     }
   }
 
   #scoreAgain(bundle) {
-    this.cancel = new AbortController();
-    const progress = scoreFiles(heldFiles.get(this.job.id), bundle, this.cancel.signal);
+    this.left = new AbortController();
+    const progress = scoreFiles(heldFiles.get(this.job.id), bundle, this.left.signal);
     fill(this.message, progress.element);
     return progress.finished;
   }

@@ -1,0 +1,96 @@
+"""A disk without room: uploads are refused, and what was accepted waits for room."""
+
+import errno
+import sqlite3
+import threading
+
+import numpy as np
+import pytest
+
+from recap.errors import InputError
+from recap.server import deidentify, inspector, results, scoring, workers
+from recap.server.inspector import NO_ROOM, NO_ROOM_TEXT
+from service_calls import API, ended, png, upload, zipped
+
+
+def no_room(*arguments, **named):
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def no_room_in_words(*arguments, **named):
+    """As `recap.atomic.replacing` tells it."""
+    try:
+        no_room()
+    except OSError as error:
+        raise InputError("Cannot write /srv/recap/work: the disk is full.") from error
+
+
+def no_room_for_rows(*arguments, **named):
+    error = sqlite3.OperationalError("database or disk is full")
+    error.sqlite_errorcode = sqlite3.SQLITE_FULL
+    raise error
+
+
+@pytest.mark.parametrize("fail", [no_room, no_room_in_words, no_room_for_rows])
+def test_an_accepted_job_waits_for_room(client, monkeypatch, fail):
+    write, full = scoring.write_case, [True, True]
+    monkeypatch.setattr(workers, "_NO_ROOM_SECONDS", 0.01)
+
+    def write_if_there_is_room(*arguments):
+        return fail() if full and full.pop() else write(*arguments)
+
+    monkeypatch.setattr(scoring, "write_case", write_if_there_is_room)
+    job = ended(client, upload(client, png()))
+    assert (job["status"], job["error"], full) == ("done", "", [])
+    (case,) = client.get(f"{API}/jobs/{job['id']}/cases").json()
+    assert case["status"] == "ok"
+    assert client.app.state.service.jobs.get(job["id"]).attempt == 1
+
+
+def test_a_job_that_waits_for_room_can_be_cancelled_and_takes_none(client, monkeypatch, tmp_path):
+    service = client.app.state.service
+    monkeypatch.setattr(scoring, "write_case", no_room)
+    given_back = service.jobs.release
+    waits = threading.Event()
+    monkeypatch.setattr(service.jobs, "release", lambda each: given_back(each) or waits.set())
+    job = upload(client, png()).json()["id"]
+    assert waits.wait(60)
+    assert client.get(f"{API}/jobs/{job}").json()["status"] == "queued"
+    kept = {path.name for path in (tmp_path / "data" / "jobs" / job).iterdir()}
+    assert not [name for name in kept if name.startswith("working")]
+    client.delete(f"{API}/jobs/{job}")
+    assert client.get(f"{API}/jobs/{job}").json()["status"] == "cancelled"
+
+
+def test_arrays_are_written_without_a_mapping(tmp_path):
+    pixels = np.random.default_rng(0).integers(0, 256, (3, 4, 5, 3), np.uint8)
+    results._save(tmp_path / "a.npy", pixels.shape, np.uint8, iter(pixels))
+    np.testing.assert_array_equal(np.load(tmp_path / "a.npy", mmap_mode="r"), pixels)
+    with pytest.raises(ValueError, match="a block of"):
+        results._save(tmp_path / "b.npy", (2, 4, 5), np.uint8, pixels)
+
+
+def test_a_file_without_room_to_clean_it_is_not_taken_for_a_damaged_one(tmp_path, monkeypatch):
+    """A series would be scored without that slice."""
+    (tmp_path / "000000.png").write_bytes(png())
+    monkeypatch.setattr(deidentify, "_clean_picture", no_room)
+    with pytest.raises(OSError, match="No space"):
+        deidentify.deidentify_all(tmp_path)
+    assert (tmp_path / "000000.png").exists()
+
+
+def test_an_archive_that_there_is_no_room_for_is_told_so(tmp_path, monkeypatch):
+    (tmp_path / "raw").mkdir()
+    (tmp_path / "raw" / "000000").write_bytes(zipped({"a.png": png()}))
+    monkeypatch.setattr("shutil.disk_usage", lambda path: type("Disk", (), {"free": 10}))
+    request = {
+        "task": "score",
+        "folder": str(tmp_path),
+        "files": [("000000", "a.zip")],
+        "reading": {},
+        "max_files": 9,
+        "max_unpacked": 10**9,
+        "max_pixels": 10**9,
+        "deidentify": False,
+    }
+    assert inspector.answer(request) == {"status": NO_ROOM, "detail": NO_ROOM_TEXT}
