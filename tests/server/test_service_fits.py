@@ -1,9 +1,11 @@
 """Fitting, calibrating and de-identifying through the service."""
 
+import gzip
 import io
 import json
 import shutil
 import zipfile
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -144,6 +146,17 @@ def test_support_files_are_checked(client, folders):
     }
     for what, files in wrong.items():
         assert fit(client, files).status_code in (415, 422), what
+
+
+def test_a_mask_that_is_a_volume_is_told(client, folders):
+    nibabel = pytest.importorskip("nibabel")
+    image = form(folders, "abnormals")[0]
+    volume = nibabel.Nifti1Image(np.zeros((4, 4, 2), np.uint8), np.eye(4)).to_bytes()
+    name = f"{Path(image[1][0]).stem}.nii.gz"
+    files = [*form(folders, "normals"), image, ("masks", (name, gzip.compress(volume)))]
+    answer = fit(client, files)
+    assert answer.status_code == 422
+    assert name in answer.json()["detail"]
 
 
 def test_calibrating_a_served_bundle_leaves_its_folder_alone(make_client, folders, bundles):

@@ -20,6 +20,7 @@ from recap.errors import InputError, RecapError
 from recap.extras import require
 from recap.io import open_file
 from recap.io.dicom_decode import BIG, IMPLICIT, LITTLE
+from recap.io.dicom_file import read_whole
 from recap.io.dicom_tags import text
 from recap.io.nifti import nifti_pair
 from recap.io.no_warnings import no_warnings
@@ -121,7 +122,7 @@ def _png(pixels: NDArray[Any]) -> bytes:
 def _clean_dicom(path: Path) -> None:
     pydicom = require("pydicom", "dicom")
     with no_warnings:
-        source = pydicom.dcmread(path, force=True)
+        source = read_whole(path, force=True)
         # Patients may share UIDs, and are told apart by their number, which is not kept.
         patient = text(source, "PatientID"), text(source, "IssuerOfPatientID")
         kept = _kept(source, pydicom, patient)

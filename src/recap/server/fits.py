@@ -145,11 +145,12 @@ def run_fit(job: Job, folder: Path, out: Path, device: str, progress: Progress) 
 
 
 def _samples(upload: Path) -> list[Sample]:
-    masks = {file.stem: file for file in (upload / "masks").glob("*")}
+    masks = {split_suffix(file.name)[0]: file for file in (upload / "masks").glob("*")}
     normals = sorted((upload / "normals").iterdir(), key=natural_key)
     abnormals = sorted((upload / "abnormals").glob("*"), key=natural_key)
     return [Sample(file, abnormal=False) for file in normals] + [
-        Sample(file, abnormal=True, mask=masks.get(file.stem)) for file in abnormals
+        Sample(file, abnormal=True, mask=masks.get(split_suffix(file.name)[0]))
+        for file in abnormals
     ]
 
 

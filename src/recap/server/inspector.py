@@ -28,7 +28,7 @@ from recap.io.case import Case
 from recap.io.sniff import sniff
 from recap.server.deidentify import deidentify, deidentify_all, write_mask
 from recap.server.numbering import Unread
-from recap.server.placing import Placer, case_name, in_client_words
+from recap.server.placing import Placer, case_name, in_client_words, split_suffix
 from recap.types import BoolArray
 
 # Images that are left after this time are decoded when they are scored: somebody waits.
@@ -262,7 +262,7 @@ def inspect_support(folder: Path, request: dict[str, Any], placer: Placer) -> Ch
         if sniff(target) in ("unknown", "zip"):
             raise RefusedError(UNSUPPORTED, f"{target}: not a picture or a DICOM image.")
         if role == "masks":
-            mask = _checked_mask(target, sizes[target.stem])
+            mask = _checked_mask(target, sizes[split_suffix(name)[0]])
             if request["deidentify"]:
                 write_mask(target, mask)
             continue
@@ -273,7 +273,7 @@ def inspect_support(folder: Path, request: dict[str, Any], placer: Placer) -> Ch
         pixels += count * size_hw[0] * size_hw[1]
         _refuse_too_many(pixels, request)
         if role == "abnormals":
-            sizes[target.stem] = size_hw
+            sizes[split_suffix(name)[0]] = size_hw
     shutil.rmtree(folder / "raw")
     return Checked(images, [])
 
