@@ -24,8 +24,22 @@ class Unpacking:
             self.went_on = True
 
 
+@pytest.fixture
+def disposed():
+    """disposed(number, handler): what a signal finds when the command starts."""
+    before = {}
+
+    def dispose(number, handler):
+        before[number] = signal.signal(number, handler)
+
+    yield dispose
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_what_was_unpacked_is_removed(number, command, monkeypatch):
+def test_what_was_unpacked_is_removed(number, disposed, command, monkeypatch):
+    disposed(number, signal.SIG_DFL)  # tests themselves may run under nohup
     unpacking = Unpacking(number)
     monkeypatch.setattr(module, "app", unpacking)
     result = command("score")
@@ -36,13 +50,10 @@ def test_what_was_unpacked_is_removed(number, command, monkeypatch):
     assert signal.getsignal(number) is signal.SIG_DFL
 
 
-def test_a_signal_that_is_ignored_stays_so(command, monkeypatch):
+def test_a_signal_that_is_ignored_stays_so(disposed, command, monkeypatch):
+    disposed(signal.SIGHUP, signal.SIG_IGN)  # as nohup does
     unpacking = Unpacking(signal.SIGHUP)
     monkeypatch.setattr(module, "app", unpacking)
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does
-    try:
-        assert command("score").code == 0
-        assert unpacking.went_on
-        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
-    finally:
-        signal.signal(signal.SIGHUP, before)
+    assert command("score").code == 0
+    assert unpacking.went_on
+    assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN

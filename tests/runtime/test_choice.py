@@ -187,7 +187,7 @@ def test_a_choice_scores_as_its_runtime_does():
         ("auto", "torch", "cuda:0"),
         ("auto", "openvino", "cpu"),
         ("auto", "onnx", "cpu"),
-        ("cuda", "onnx", "cuda"),  # refused where the runtime is chosen, as it was asked for
+        ("cuda", "onnx", "cuda:0"),  # refused where the runtime is chosen, as it was asked for
         ("cpu", None, "cpu"),
     ],
 )

@@ -254,10 +254,10 @@ def _assumed(card: "Card") -> str | None:
     from recap.encoders.weights import status
 
     settings = card.settings.encoder
-    folder = status(card.encoder.name).folder
-    if folder is None or settings.random_weights or settings.normalise != "own":
+    if settings.random_weights or settings.normalise != "own":
         return None
-    return assumed_normalisation(card.encoder.name, folder)
+    folder = status(card.encoder.name).folder
+    return None if folder is None else assumed_normalisation(card.encoder.name, folder)
 
 
 def _name_next_steps(out: Path) -> None:
