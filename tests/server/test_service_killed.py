@@ -15,6 +15,8 @@ from service_calls import API, ENDED, png, zipped
 from service_process import ServiceProcess
 
 TESTS = Path(__file__).parents[1]
+LONG = 24
+"""Images of a job that is not done when the service is told to stop."""
 
 
 def test_killed_at_every_step():
@@ -58,7 +60,8 @@ class Clients:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
-def test_a_kill_under_load_loses_nothing(bundles, tmp_path):
+def test_neither_a_kill_under_load_nor_a_stop_loses_anything(bundles, tmp_path):
+    """One after the other in one folder: a service takes long to start."""
     clients = Clients(8)
     data = tmp_path / "data"
     with ServiceProcess(bundles, data) as service:
@@ -75,13 +78,28 @@ def test_a_kill_under_load_loses_nothing(bundles, tmp_path):
         assert {job["status"] for job in jobs} == {"done"}
         # One job for each key: those whose answer was lost were found again, not made twice.
         assert sorted(job["id"] for job in jobs) == sorted(clients.accepted.values())
-        assert service.stop() == 0
+        unfinished = begin_long_job(service)
+        events = f"{service.address}{API}/jobs/{unfinished}/events"
+        with httpx.stream("GET", events, timeout=60) as listened:
+            next(listened.iter_lines())
+            assert service.stop() == 0  # although somebody listens
+    with ServiceProcess(bundles, data) as service:
+        (told,) = [job for job in wait_for_jobs(service) if job["id"] == unfinished]
+    assert (told["status"], told["result"]["count"]) == ("done", LONG)
     for job in clients.accepted.values():
         results = list((data / "jobs" / job).glob("result-*"))
         assert len(results) == 1
         assert len(json.loads((results[0] / "result.json").read_text())["cases"]) == 4
     with sqlite3.connect(data / "recap.sqlite3") as database:
         assert database.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+
+
+def begin_long_job(service):
+    content = zipped({f"{n}.png": png(n) for n in range(LONG)})
+    answer = httpx.post(
+        f"{service.address}{API}/jobs", files={"file": ("a.zip", content)}, timeout=120
+    )
+    return answer.json()["id"]
 
 
 def wait_for_jobs(service, seconds=400):
@@ -92,20 +110,3 @@ def wait_for_jobs(service, seconds=400):
         if all(job["status"] in ENDED for job in jobs) or time.monotonic() > deadline:
             return jobs
         time.sleep(0.5)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(900)
-def test_a_stop_lets_jobs_go_on_later(bundles, tmp_path):
-    content = zipped({f"{n}.png": png(n) for n in range(24)})
-    with ServiceProcess(bundles, tmp_path / "data") as service:
-        files = {"file": ("a.zip", content)}
-        answer = httpx.post(f"{service.address}{API}/jobs", files=files, timeout=120)
-        job = answer.json()["id"]
-        events = f"{service.address}{API}/jobs/{job}/events"
-        with httpx.stream("GET", events, timeout=60) as listened:
-            next(listened.iter_lines())
-            assert service.stop() == 0  # although somebody listens
-    with ServiceProcess(bundles, tmp_path / "data") as service:
-        (told,) = wait_for_jobs(service)
-    assert (told["status"], told["result"]["count"]) == ("done", 24)
