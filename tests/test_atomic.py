@@ -102,7 +102,10 @@ def test_a_link_that_leads_nowhere_is_no_place_for_a_folder(tmp_path):
 
 
 def test_a_full_disk_is_known_by_its_number_not_by_a_text_that_may_quote_a_file():
-    made = type("SafetensorError", (Exception,), {})
-    assert is_full(made("Error while serializing: I/O error: No space left (os error 28)"))
-    assert not is_full(made("Error while serializing: I/O error: File too large (os error 27)"))
+    full = OSError(errno.ENOSPC, "No space left on device")
+    assert is_full(full)
+    told = InputError("a.png: cannot be written.")
+    told.__cause__ = full
+    assert is_full(told)
+    assert not is_full(OSError(errno.EFBIG, "File too large"))
     assert not is_full(InputError("scan (os error 28): damaged."))

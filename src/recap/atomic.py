@@ -2,7 +2,6 @@
 
 import errno
 import os
-import re
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -109,12 +108,7 @@ def in_words(error: OSError) -> str:
 def is_full(error: BaseException | None) -> bool:
     """Whether an error, or one that it comes from, is a disk or a quota without room."""
     while error is not None:
-        number = error.errno if isinstance(error, OSError) else None
-        # It has the number in its text alone. No other text counts: it may quote a user's file.
-        if type(error).__name__ == "SafetensorError":
-            told = re.search(r"\(os error (\d+)\)$", str(error))
-            number = int(told[1]) if told else None
-        if number in (errno.ENOSPC, errno.EDQUOT):
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
             return True
         error = error.__cause__
     return False
