@@ -65,3 +65,20 @@ def test_extensions_are_told_of_our_numbers_alone():
     named = dict.fromkeys(("visualad (equal)", "visualad (official)"), expected["VisualAD"])
     assert extensions(own_table(both)) == named
     assert extensions(few_shot_table(both, 4)) == named
+
+
+@pytest.mark.parametrize(
+    ("shots", "key", "said"),
+    [
+        (4, "extension-dra-maps", "DRA: its maps here are an extension."),
+        (
+            0,
+            "extension-dra-zero-shot-maps",
+            "DRA: its zero-shot form and its maps here are an extension.",
+        ),
+    ],
+)
+def test_maps_that_a_method_was_published_without_are_told(shots, key, said):
+    table = own_table([run("dra", "Brain", shots, 0, image_auroc=0.8, pixel_auroc=0.7)])
+    assert extensions(table) == {"DRA": key}
+    assert said in render([table], "md")

@@ -5,6 +5,7 @@ import pytest
 import torch
 import transformers
 from holds import check_batches, check_saved, check_seeds_and_interruption
+from slow_text import dice, focal
 
 from recap.encoders.registry import ENCODERS
 from recap.encoders.vit import Encoder
@@ -181,6 +182,21 @@ def test_images_count_alike_in_every_batch(settings, make_support):
         without, detection_loss(logits[:, :, 0], images.abnormal).sum(1).mean()
     )
     assert float(single[1]) < float(single[0])
+
+
+def test_the_loss_of_segmentation(settings, make_support):
+    """Focal and Dice of every layer's map of the seg head, summed over layers."""
+    model = fit_few_shot(make_support(), settings(epochs=1)).model
+    marked, plain = some_images([True]), some_images([False])
+    with torch.no_grad():
+        taps = model.prefix(marked.stack([0]))
+        logits = model.logits(taps, model.text)
+        seen = batch_loss(model, logits, marked, [0]) - batch_loss(model, logits, plain, [0])
+    margins = slow_margins(model, taps[0].double().numpy(), model.text.double().numpy())["seg"]
+    maps = [slow_maps(layer[None], 70) for layer in margins]
+    mask = marked.masks[0].numpy()
+    expected = sum(focal(layer, mask) + dice(layer, mask) for layer in maps)
+    assert float(seen) == pytest.approx(expected, rel=1e-4)
 
 
 def test_sixteen_copies(make_support):

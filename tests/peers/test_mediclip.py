@@ -5,6 +5,7 @@ import pytest
 import torch
 import transformers
 from holds import check_batches, check_saved, check_seeds_and_interruption
+from slow_text import dice, focal
 
 from recap.encoders.registry import ENCODERS
 from recap.encoders.vit import Encoder
@@ -53,6 +54,27 @@ def test_score_and_map_follow_the_equations(settings, make_support, queries):
         expected = slow_map(model, taps[i, 1:], text)  # blocks 4, 6 and 8 of 8
         np.testing.assert_allclose(output.map[i].numpy(), expected, atol=2e-6)
         assert float(output.score[i]) == float(output.map[i].max())
+
+
+def test_the_loss_of_the_first_epoch(settings, make_support, monkeypatch):
+    """One batch of all variants: what is reported is their mean loss before the first step."""
+    banks, original = [], mediclip.variant_bank
+
+    def kept(*arguments):
+        banks.append(original(*arguments))
+        return banks[-1]
+
+    monkeypatch.setattr(mediclip, "variant_bank", kept)
+    chosen = settings(epochs=1, variants=3, batch_size=6, learning_rate=1e-12)
+    detector = fit_few_shot(make_support(2, 0), chosen)
+    model, bank = detector.model, banks[0]
+    with torch.inference_mode():
+        taps = model.prefix(bank.stack(range(6))).double().numpy()
+    text, masks = model.text.double().numpy(), bank.masks.numpy()
+    assert 0 < masks.any((1, 2)).sum() < 6  # some are changed, some are not
+    maps = [slow_map(model, own, text) for own in taps]
+    losses = [focal(a, m) + dice(a, m) for a, m in zip(maps, masks, strict=True)]
+    assert detector.card.losses["loss"] == pytest.approx(np.mean(losses), rel=1e-4)
 
 
 def test_the_size_at_the_published_encoder():

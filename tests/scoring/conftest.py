@@ -62,6 +62,7 @@ def detectors(
         "zero-shot": fit_zero_shot(domains[1:], tiny_settings()),
         "taught by masks": fit_on(domains[0], tiny_settings("recap")),
         "taught by labels": fit_on(domains[0], tiny_settings("recap"), masks=False),
+        "static": fit_on(domains[0], tiny_settings(model={"conditioning": "static"})),
         "shared anchors": fit_on(domains[0], tiny_settings(model={"conditioning": "tokens"})),
     }
 

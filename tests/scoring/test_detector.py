@@ -10,7 +10,7 @@ from recap.config import ReadingSettings
 from recap.errors import BundleError
 from recap.scoring.detector import Detector, as_image
 
-KINDS = ["few-shot", "write-back", "normal-only", "zero-shot", "shared anchors"]
+KINDS = ["few-shot", "write-back", "normal-only", "zero-shot", "static", "shared anchors"]
 
 
 def same(one, two):

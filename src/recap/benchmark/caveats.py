@@ -138,7 +138,7 @@ def about_datasets(caveat: Caveat, datasets: Collection[str] | None = None) -> s
 
 
 def extension_note(method: str, shots: Collection[int]) -> tuple[Note, ...]:
-    """A footnote where a method is fitted otherwise than it was published.
+    """A footnote where a method is fitted, or draws maps, otherwise than it was published.
 
     `shots` are those that our numbers under this name are of; a column may name its preset.
     """
@@ -147,14 +147,16 @@ def extension_note(method: str, shots: Collection[int]) -> tuple[Note, ...]:
     if peer is None:
         return ()
     used = {"zero-shot": 0 in shots, "few-shot": any(shots)}
-    extended = [form for form in used if used[form] and peer.extends(form == "zero-shot")]
-    if not extended:
+    forms = [form for form in used if used[form] and peer.extends(form == "zero-shot")]
+    maps = ["maps"] if any(used.values()) and peer.maps == "extension" else []
+    if not forms and not maps:
         return ()
+    parts = [f"{' and '.join(forms)} form", *maps] if forms else maps
     text = (
-        f"{peer.title}: its {' and '.join(extended)} form here is an extension. Its page in "
-        "docs/peers says what its publication does."
+        f"{peer.title}: its {' and its '.join(parts)} here {'are' if maps else 'is'} an extension. "
+        "Its page in docs/peers says what its publication does."
     )
-    return (Note(f"extension-{peer.name}-{'-'.join(extended)}", text),)
+    return (Note(f"extension-{peer.name}-{'-'.join(forms + maps)}", text),)
 
 
 def split_note(

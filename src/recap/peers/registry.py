@@ -20,6 +20,8 @@ class Peer:
     """`extension`: not in its publication, or in another form; its page in docs/peers says what is
     done instead."""
     few_shot: Ability = "yes"
+    maps: Literal["yes", "extension"] = "yes"
+    """Whether its publication has maps; all have them here."""
     needs_abnormal: bool = False
     """Whether few-shot fitting is refused without abnormal images."""
     normal_only: bool = False
@@ -61,6 +63,7 @@ _ALL = (
         "dra",
         "DRA",
         zero_shot="extension",
+        maps="extension",
         needs_abnormal=True,
         backbone="microsoft/resnet-18",
     ),
