@@ -2,6 +2,7 @@
 
 import errno
 import os
+from pathlib import Path
 
 import pytest
 
@@ -46,6 +47,18 @@ def test_a_file_that_cannot_be_written_says_why(tmp_path, name, reason):
     (tmp_path / "file").touch()
     with pytest.raises(InputError, match=rf"^Cannot write {tmp_path}.*: .*{reason}.*\. \w.*\.$"):
         write_atomic(tmp_path / name, "a")
+
+
+def test_a_disk_that_can_only_be_read_says_so(tmp_path, monkeypatch):
+    """It refuses to remove a file even where there is none."""
+
+    def refuse(path, *_):
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
+
+    monkeypatch.setattr(Path, "open", refuse)
+    monkeypatch.setattr(Path, "unlink", refuse)
+    with pytest.raises(InputError, match=r"a\.txt: this disk can only be read"):
+        write_atomic(tmp_path / "a.txt", "a")
 
 
 @pytest.mark.parametrize("name", ["", "file/a.txt", "file/b/a.txt"])

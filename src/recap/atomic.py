@@ -4,7 +4,7 @@ import errno
 import os
 import secrets
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
@@ -46,9 +46,10 @@ def replacing(path: Path, durable: bool = False) -> Iterator[IO[bytes]]:
     except OSError as error:
         raise InputError(f"Cannot write {path}: {reason_of(error, path)}") from error
     finally:
-        # After a good rename it is gone already; a parent that is a file is a NotADirectoryError.
-        if partial.parent.is_dir():
-            partial.unlink(missing_ok=True)
+        # After a good rename it is gone already. A disk that can only be read, or a file where the
+        # folder should be, refuse to remove even what is not there.
+        with suppress(OSError):
+            partial.unlink()
 
 
 def write_atomic(path: Path, data: bytes | str, durable: bool = False) -> None:

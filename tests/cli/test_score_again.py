@@ -64,12 +64,13 @@ def test_a_shard_removes_dicom_results_of_its_own_cases_alone(command, bundle, t
 
 
 def test_results_in_folders_within_folders_are_told_apart(tmp_path):
-    for name in ("a", "a/b", "c/d"):
+    for name in ("a", "a/b", "c/d", "map_01.dcm"):  # the last is a file called like a result
         (tmp_path / "dicom" / name).mkdir(parents=True, exist_ok=True)
         (tmp_path / "dicom" / name / "report.dcm").touch()
-    clear_unnamed(tmp_path, [Row("a/b", "", "", "ok", dicom="dicom/a/b")])
-    assert [file.parent.name for file in tmp_path.rglob("report.dcm")] == ["b"]
-    assert sorted(each.name for each in (tmp_path / "dicom").iterdir()) == ["a"]
+    named = ("a/b", "map_01.dcm")
+    clear_unnamed(tmp_path, [Row(name, "", "", "ok", dicom=f"dicom/{name}") for name in named])
+    assert {file.parent.name for file in tmp_path.rglob("report.dcm")} == {"b", "map_01.dcm"}
+    assert sorted(each.name for each in (tmp_path / "dicom").iterdir()) == ["a", "map_01.dcm"]
     shutil.rmtree(tmp_path / "dicom")
     clear_unnamed(tmp_path, [])
 

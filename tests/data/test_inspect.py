@@ -87,6 +87,17 @@ def test_every_problem_is_named(tmp_path: Path) -> None:
     assert report.images["test"] == {"normal": 4, "abnormal": 3}
 
 
+def test_what_to_do_about_masks_that_could_be_of_several_images(tmp_path: Path) -> None:
+    root = write_domain(tmp_path / "Knee_AD")
+    abnormal = root / "valid" / "Ungood"
+    draw(abnormal / "anomaly_mask" / "b_mask.png", 255)
+    draw(abnormal / "img" / "a.tif", 90)
+    told = {Path(p.path).name: p.reason for p in inspect_data(root).problems}
+    assert told["b.png"] == "which of b.png, b_mask.png? Merge them, or keep one"
+    for twin in ("a.png", "a.tif"):
+        assert told[twin] == "another image has its name too: whose is a.png? Rename one image"
+
+
 def test_duplicates_within_a_class(tmp_path: Path) -> None:
     root = write_domain(tmp_path / "Knee_AD")
     for name in ("c", "d"):

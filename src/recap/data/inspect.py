@@ -186,6 +186,13 @@ def _list_masks(report: DataReport, files: Listing) -> list[Path]:
     return masks
 
 
+def _which_mask(names: list[str]) -> str:
+    """What to do where an image has several masks, or shares one with another image."""
+    if len(names) == 1:
+        return f"another image has its name too: whose is {names[0]}? Rename one image"
+    return f"which of {', '.join(names)}? Merge them, or keep one"
+
+
 def _survey_split(report: DataReport, files: Listing, masks: list[Path]) -> list[Sample]:
     pairs = pair_masks(files.abnormal, masks)
     if files.mask_folders:
@@ -197,11 +204,7 @@ def _survey_split(report: DataReport, files: Listing, masks: list[Path]) -> list
         Problem("orphan mask", str(mask), "belongs to no image") for mask in pairs.orphans
     ]
     report.problems += [
-        Problem(
-            "ambiguous mask",
-            str(image),
-            f"which of {', '.join(m.name for m in several)}? Merge them, or keep one",
-        )
+        Problem("ambiguous mask", str(image), _which_mask([mask.name for mask in several]))
         for image, several in pairs.ambiguous.items()
     ]
     report.problems += [

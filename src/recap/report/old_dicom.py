@@ -16,7 +16,8 @@ _OURS = ("map*.dcm", "segments*.dcm", "report.dcm", "capture-*.dcm")
 def clear_results(folder: Path) -> None:
     """Remove the results in the folder of one case; other files stay."""
     for old in (old for pattern in _OURS for old in folder.glob(pattern)):
-        old.unlink()
+        if not old.is_dir():  # a case may be called like a result, and this is its folder
+            old.unlink()
 
 
 def clear_case(out: Path, name: str) -> None:

@@ -111,7 +111,8 @@ def ignore_masks(folder: Path, images: Sequence[Path]) -> IgnoreMasks:
     for image, masks in pairs.ambiguous.items():
         names = ", ".join(mask.name for mask in masks)
         raise InputError(
-            f"{image}: more than one image or mask has its name ({names}). Rename all but one."
+            f"{image}: more than one image or mask has its name ({names}). Merge masks of one "
+            "image into one picture; give images names of their own."
         )
     if not pairs.matched:
         raise InputError(
