@@ -23,6 +23,7 @@ class ServiceProcess:
     """Started on a free port; `address` is where it listens."""
 
     def __init__(self, bundles: list[Path], data: Path, **settings: Any) -> None:
+        self.data = data
         given = {"bundles": tuple(bundles), "data": data, "port": 0, **settings}
         from recap.server.settings import ServerSettings
 

@@ -8,13 +8,19 @@ from recap.scoring.bundle import read_card
 pytestmark = pytest.mark.slow
 
 
-@pytest.mark.parametrize("masks", [True, False])
-def test_two_processes_equal_one(masks, command, run_module, brain, tiny_folder, tmp_path):
+def manifest(domain, path):
+    """The pool of a domain; one abnormal image has no mask, so labels and masks both teach."""
+    rows, without = ["path,label,mask"], next(s.path for s in domain.pool() if s.abnormal)
+    for sample in domain.pool():
+        mask = "" if sample.path == without else sample.mask or ""
+        rows.append(f"{sample.path},{int(sample.abnormal)},{mask}")
+    path.write_text("\n".join(rows))
+    return path
+
+
+def test_two_processes_equal_one(command, run_module, brain, tiny_folder, tmp_path):
     pytest.importorskip("accelerate")
-    valid = brain.root / "valid"
-    options = ["--normal", valid / "good", "--abnormal", valid / "Ungood" / "img"]
-    if masks:
-        options += ["--masks", valid / "Ungood" / "anomaly_mask"]
+    options = ["--dataset", manifest(brain, tmp_path / "pool.csv"), "--shots", 3]
     options += ["--encoder", tiny_folder, "--device", "cpu"]
     # Batches of four and two of six images: shares of one and two, of unequal work.
     for setting in ("encoder.input_px=70", "training.augment=false", "training.epochs=4",
@@ -33,7 +39,8 @@ def test_two_processes_equal_one(masks, command, run_module, brain, tiny_folder,
         assert (one[name] - two[name]).abs().max() < 1e-4, name
     cards = [read_card(tmp_path / name) for name in ("one", "two")]
     assert cards[0].fingerprint == cards[1].fingerprint
+    assert min(cards[0].losses["segmentation"], cards[0].losses["detection"]) > 0
     for term, value in cards[0].losses.items():
         assert cards[1].losses[term] == pytest.approx(value, abs=1e-4)
     assert both.stdout.count("Fitted on 3 normal and 3 abnormal images.") == 1
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["one", "two"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["one", "pool.csv", "two"]

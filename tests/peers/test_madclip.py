@@ -291,14 +291,6 @@ def test_the_name_of_the_domain_matters(settings, make_support):
     assert not torch.equal(*texts)
 
 
-@pytest.mark.slow
-def test_random_weights_are_enough_for_a_smoke_test(make_support, queries):
-    encoder = {"name": "clip-vit-b16", "random_weights": True, "input_px": 64}
-    settings = resolve_peer("madclip", encoder=encoder, options={"epochs": 1, "copies": 1})
-    detector = fit_few_shot(make_support(1, 1), settings)
-    assert 0 < detector.score(queries[0]).score < 1
-
-
 def test_the_official_preset():
     settings = resolve_peer("madclip", "official")
     assert (settings.encoder.name, settings.encoder.input_px) == ("clip-vit-l14-336", 240)

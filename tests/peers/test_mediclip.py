@@ -187,14 +187,6 @@ def test_prompts_stand_behind_their_context(settings, make_support, monkeypatch)
     assert made == [((NORMAL, ABNORMAL), ("end",), True)]
 
 
-@pytest.mark.slow
-def test_random_weights_are_enough_for_a_smoke_test(make_support, queries):
-    encoder = {"name": "clip-vit-b16", "random_weights": True, "input_px": 64}
-    settings = resolve_peer("mediclip", encoder=encoder, options={"epochs": 1, "variants": 1})
-    detector = fit_few_shot(make_support(2, 0), settings)
-    assert 0 < detector.score(queries[0]).score < 1
-
-
 def test_the_official_preset():
     settings = resolve_peer("mediclip", "official")
     assert (settings.encoder.input_px, settings.encoder.layers) == (224, (12, 18, 24))

@@ -1,5 +1,6 @@
 """Every method by its name: settings that are checked, and what each can do."""
 
+import dataclasses
 import errno
 import json
 import os
@@ -8,6 +9,7 @@ import shutil
 import pytest
 
 from recap.config import PeerSettings, Settings
+from recap.encoders.registry import ENCODERS
 from recap.errors import InputError, OtherFitError, SettingsError, TrainingError, WeightsError
 from recap.peers.fitting import fit_few_shot, fit_zero_shot
 from recap.peers.methods import (
@@ -212,3 +214,17 @@ def test_a_peer_is_fitted_by_one_process(peer_settings, make_support, monkeypatc
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(SettingsError, match=r"PatchCore is fitted by one process.*without it"):
         fit_few_shot(make_support(), peer_settings("patchcore"))
+
+
+@pytest.mark.parametrize("method", [peer.name for peer in PEERS.values() if peer.uses_text])
+def test_random_weights_of_both_towers_need_no_files(method, make_support, queries, monkeypatch):
+    entry, small = ENCODERS["clip-vit-b16"], {"num_hidden_layers": 4, "num_attention_heads": 2}
+    small |= {"hidden_size": 16, "intermediate_size": 32, "projection_dim": 16}
+    config, text = {**entry.config, **small}, {**entry.text_config, **small}
+    changed = dataclasses.replace(entry, config=config, text_config=text)
+    monkeypatch.setitem(ENCODERS, entry.name, changed)
+    overrides = ["encoder.name=clip-vit-b16", "encoder.input_px=64", "options.epochs=1"]
+    settings = resolve_method(method, overrides=[*overrides, "encoder.random_weights=true"])
+    detector = fit_few_shot(make_support(1, 1), settings)
+    assert detector.model.text.shape == (2, 16)
+    assert 0 <= detector.score(queries[0]).score <= 1

@@ -1,7 +1,6 @@
 """MVFA against loops written from its equations, and what every method must hold to."""
 
 import copy
-import dataclasses
 
 import numpy as np
 import pytest
@@ -226,14 +225,3 @@ def test_published_settings():
     assert settings.encoder.normalise == "unit"
     options = settings.options
     assert (options["batch_size"], options["epochs"], options["clip_norm"]) == (1, 50, None)
-
-
-def test_random_weights_need_no_files(make_support, monkeypatch):
-    entry, small = ENCODERS["clip-vit-b16"], {"num_hidden_layers": 4, "num_attention_heads": 2}
-    small |= {"hidden_size": 16, "intermediate_size": 32, "projection_dim": 16}
-    config, text = {**entry.config, **small}, {**entry.text_config, **small}
-    changed = dataclasses.replace(entry, config=config, text_config=text)
-    monkeypatch.setitem(ENCODERS, entry.name, changed)
-    encoder = {"name": entry.name, "input_px": 64, "random_weights": True}
-    chosen = resolve_peer("mvfa", encoder=encoder, options={**FEW, "epochs": 1})
-    assert fit_few_shot(make_support(1, 1), chosen).model.text.shape == (2, 16)

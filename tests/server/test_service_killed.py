@@ -11,7 +11,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from service_calls import API, ENDED, png, zipped
+from service_calls import API, ENDED, ended, png, zipped
 from service_process import ServiceProcess
 
 TESTS = Path(__file__).parents[1]
@@ -60,8 +60,8 @@ class Clients:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
-def test_neither_a_kill_under_load_nor_a_stop_loses_anything(bundles, tmp_path):
-    """One after the other in one folder: a service takes long to start."""
+def test_neither_a_kill_under_load_nor_a_stop_loses_anything(bundles, make_client, tmp_path):
+    """One after the other in one folder; a service takes long to start, the last is in here."""
     clients = Clients(8)
     data = tmp_path / "data"
     with ServiceProcess(bundles, data) as service:
@@ -79,12 +79,11 @@ def test_neither_a_kill_under_load_nor_a_stop_loses_anything(bundles, tmp_path):
         # One job for each key: those whose answer was lost were found again, not made twice.
         assert sorted(job["id"] for job in jobs) == sorted(clients.accepted.values())
         unfinished = begin_long_job(service)
-        events = f"{service.address}{API}/jobs/{unfinished}/events"
+        events = f"{service.address}{API}/jobs/{unfinished.json()['id']}/events"
         with httpx.stream("GET", events, timeout=60) as listened:
             next(listened.iter_lines())
             assert service.stop() == 0  # although somebody listens
-    with ServiceProcess(bundles, data) as service:
-        (told,) = [job for job in wait_for_jobs(service) if job["id"] == unfinished]
+    told = ended(make_client(), unfinished)
     assert (told["status"], told["result"]["count"]) == ("done", LONG)
     for job in clients.accepted.values():
         results = list((data / "jobs" / job).glob("result-*"))
@@ -99,7 +98,7 @@ def begin_long_job(service):
     answer = httpx.post(
         f"{service.address}{API}/jobs", files={"file": ("a.zip", content)}, timeout=120
     )
-    return answer.json()["id"]
+    return answer
 
 
 def wait_for_jobs(service, seconds=400):
