@@ -43,7 +43,8 @@ def main(data: Path | None = None, runs: int = 20, large: bool = True, only: str
 def sections(data: Path | None, runs: int, large: bool) -> list[tuple[str, list[str]]]:
     """What is measured, and how."""
     count = ["--runs", str(runs)]
-    speed = ["recap", "bench", "speed", "--random-weights", "--methods", "recap", *count]
+    timed = ["recap", "bench", "speed", "--random-weights", *count]
+    speed = [*timed, "--methods", "recap"]
     small = [*speed, "--warmup", "5", "--encoder", "dinov2-small", "--shots", "0,4,16"]
     big = [*speed, "--warmup", "3", "--encoder", "clip-vit-l14-336"]
     found = [
@@ -66,6 +67,11 @@ def sections(data: Path | None, runs: int, large: bool) -> list[tuple[str, list[
             (
                 "ViT-L/14@336, published, memory of at most 256 rows",
                 [*big, "--preset", "paper", "--coreset", "256", "--shots", "4,16"],
+            ),
+            (
+                "ViT-L/14@336, all methods",
+                [*timed, "--warmup", "2", "--encoder", "clip-vit-l14-336"]
+                + ["--methods", "all", "--shots", "4"],
             ),
             ("Runtimes, ViT-L/14@336", runtimes),
             ("Runtimes, ViT-L/14@336, memory not kept", [*runtimes, "--plain-memory"]),
