@@ -38,11 +38,12 @@ def read_into_openvino(onnx_folder: Path) -> Any:
     """An OpenVINO model from an ONNX graph.
 
     Not from the traced graph itself: OpenVINO 2026.4 takes it without a word and then computes
-    something else where an operation works in place.
+    something else where an operation works in place. Not by `convert_model` either: it takes a
+    path with a comma for two.
     """
     openvino = require("openvino", "openvino")
     with quiet():
-        return openvino.convert_model(onnx_folder / onnx_runtime.GRAPH)
+        return openvino.Core().read_model(onnx_folder / onnx_runtime.GRAPH)
 
 
 def save_openvino(model: Any, names: Sequence[str], folder: Path) -> None:
