@@ -18,7 +18,15 @@ from recap.server import service
 from recap.server.app import create_app
 from recap.server.inspection import Inspection
 from recap.server.settings import ServerSettings
+from recap.server.store import Store
 from service_calls import ADDRESS
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    store = Store(tmp_path / "data")
+    yield store
+    store.close()
 
 
 @pytest.fixture(scope="session")

@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 
 from recap.errors import InputError
-from recap.server import deidentify, inspector, results, scoring, workers
+from recap.retries import Retries
+from recap.server import deidentify, inspector, results, scoring
 from recap.server.inspector import NO_ROOM, NO_ROOM_TEXT
-from service_calls import API, ended, png, upload, zipped
+from recap.server.jobs import Jobs
+from service_calls import API, add_job, ended, png, upload, zipped
 
 
 def no_room(*arguments, **named):
@@ -34,7 +36,7 @@ def no_room_for_rows(*arguments, **named):
 @pytest.mark.parametrize("fail", [no_room, no_room_in_words, no_room_for_rows])
 def test_an_accepted_job_waits_for_room(client, monkeypatch, fail):
     write, full = scoring.write_case, [True, True]
-    monkeypatch.setattr(workers, "_NO_ROOM_SECONDS", 0.01)
+    monkeypatch.setattr(client.app.state.service.jobs, "no_room", Retries(0.01))
 
     def write_if_there_is_room(*arguments):
         return fail() if full and full.pop() else write(*arguments)
@@ -45,6 +47,55 @@ def test_an_accepted_job_waits_for_room(client, monkeypatch, fail):
     (case,) = client.get(f"{API}/jobs/{job['id']}/cases").json()
     assert case["status"] == "ok"
     assert client.app.state.service.jobs.get(job["id"]).attempt == 1
+
+
+def test_a_job_without_room_holds_up_no_other_and_says_what_it_waits_for(client, monkeypatch):
+    write, large, tries = scoring.write_case, [], []
+    monkeypatch.setattr(client.app.state.service.jobs, "no_room", Retries(30))
+
+    def write_what_is_small(folder, case, prediction):
+        large.append(folder.parents[2].name)
+        if large[-1] == large[0]:
+            tries.append(folder)
+            no_room()
+        return write(folder, case, prediction)
+
+    monkeypatch.setattr(scoring, "write_case", write_what_is_small)
+    first = upload(client, png(1)).json()["id"]
+    assert ended(client, upload(client, png(2)), seconds=25)["status"] == "done"
+    waiting = client.get(f"{API}/jobs/{first}").json()
+    assert (waiting["status"], waiting["progress"]["stage"]) == ("queued", "no room")
+    assert len(tries) == 1
+
+
+def test_jobs_that_wait_for_room_are_not_claimed(store):
+    jobs = Jobs(store, 10)
+    first, second, third = (add_job(jobs) for _ in range(3))
+    (given_back,) = jobs.claim("score")
+    jobs.no_room.postpone(first)
+    jobs.release(given_back)
+    assert [job.id for job in jobs.claim("score")] == [second]
+    jobs.no_room.postpone(third)
+    fourth, fifth = add_job(jobs), add_job(jobs)
+    assert [job.id for job in jobs.claim("score", 9)] == [fourth, fifth]
+    assert jobs.claim("score") == []
+    jobs.no_room.forget(first)
+    assert [job.id for job in jobs.claim("score")] == [first]
+
+
+def test_a_job_that_has_ended_waits_for_no_room(store):
+    jobs = Jobs(store, 10)
+    ends = [
+        lambda job: jobs.finish(job, "", lambda database: {}),
+        lambda job: jobs.fail(job, "no"),
+        lambda job: jobs.cancel(job.id),
+    ]
+    for end in ends:
+        add_job(jobs)
+        (job,) = jobs.claim("score")
+        jobs.no_room.postpone(job.id)
+        end(job)
+    assert jobs.no_room.waiting() == []
 
 
 def test_a_job_that_waits_for_room_can_be_cancelled_and_takes_none(client, monkeypatch, tmp_path):

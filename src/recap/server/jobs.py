@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from recap.retries import Retries
 from recap.server.store import Store, move_into_place, remove
 
 Kind = Literal["score", "fit", "calibrate"]
@@ -19,6 +20,7 @@ STATUSES: tuple[Status, ...] = ("queued", "running", "done", "failed", "cancelle
 LANES: dict[Kind, str] = {"score": "score", "fit": "fit", "calibrate": "fit"}
 MOST_ATTEMPTS = 5
 """A job that ended the whole process this often is not tried again."""
+_NO_ROOM_SECONDS = 10.0
 Summarise = Callable[[sqlite3.Connection], dict[str, Any]]
 """What is told of a result, inside the transaction that makes it the result."""
 
@@ -79,6 +81,8 @@ class Jobs:
         self.store = store
         self.limit = limit
         self.arrived = threading.Condition()
+        self.no_room = Retries(_NO_ROOM_SECONDS)
+        """Ids of jobs that found the disk full: each waits on its own, and holds up no other."""
         self._watched: dict[str, Watch] = {}
 
     def recover(self) -> int:
@@ -150,13 +154,15 @@ class Jobs:
 
     def claim(self, lane: str, most: int = 1) -> list[Job]:
         """Start the next job of a lane; with `most`, further single images of its bundle too."""
+        passed_over = json.dumps(self.no_room.waiting())
         with self.store.transaction() as database:
-            first = database.execute(_NEXT, (lane,)).fetchone()
+            first = database.execute(_NEXT, (lane, passed_over)).fetchone()
             if first is None:
                 return []
             chosen = [first]
             if most > 1 and first["images"] == 1:
-                chosen += database.execute(_SAME, (lane, first["bundle"], first["id"], most - 1))
+                same = (lane, passed_over, first["bundle"], first["id"], most - 1)
+                chosen += database.execute(_SAME, same)
             now = time.time()
             for row in chosen:
                 database.execute(_START, (now, row["id"]))
@@ -189,6 +195,7 @@ class Jobs:
             if found.rowcount:
                 summary = json.dumps(summarise(database))
                 database.execute("UPDATE jobs SET summary = ? WHERE id = ?", (summary, job.id))
+        self.no_room.forget(job.id)
         return bool(found.rowcount)
 
     def fail(self, job: Job, reason: str) -> None:
@@ -199,6 +206,7 @@ class Jobs:
                 "WHERE id = ? AND status = 'running' AND attempt = ?",
                 (time.time(), reason, job.id, job.attempt),
             )
+        self.no_room.forget(job.id)
 
     def cancel(self, job: str) -> bool:
         """Stop a job that waits or runs; false if it has ended already."""
@@ -210,6 +218,7 @@ class Jobs:
             )
         if watch := self._watched.get(job):
             watch.cancelled.set()
+        self.no_room.forget(job)
         return bool(found.rowcount)
 
     def delete(self, job: str) -> None:
@@ -257,11 +266,12 @@ _POISON = (
     f"The service ended {MOST_ATTEMPTS} times while it was working on this job, so it is not tried "
     "again. Check the files, or the memory of the machine."
 )
-_NEXT = "SELECT * FROM jobs WHERE status = 'queued' AND lane = ? ORDER BY number LIMIT 1"
-_SAME = (
-    "SELECT * FROM jobs WHERE status = 'queued' AND lane = ? AND bundle = ? AND id != ? "
-    "AND images = 1 ORDER BY number LIMIT ?"
+_CLAIMABLE = (
+    "SELECT * FROM jobs WHERE status = 'queued' AND lane = ? "
+    "AND id NOT IN (SELECT value FROM json_each(?)) "
 )
+_NEXT = f"{_CLAIMABLE} ORDER BY number LIMIT 1"
+_SAME = f"{_CLAIMABLE} AND bundle = ? AND id != ? AND images = 1 ORDER BY number LIMIT ?"
 _START = "UPDATE jobs SET status = 'running', attempt = attempt + 1, started = ? WHERE id = ?"
 # The count and the row in one step: two uploads never take the same last place.
 _INSERT = (

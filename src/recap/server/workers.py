@@ -20,7 +20,6 @@ from recap.server.settings import ServerSettings
 from recap.server.store import move_into_place, remove
 
 _IDLE_SECONDS = 1.0
-_NO_ROOM_SECONDS = 10.0
 _CLEAN_EVERY_SECONDS = 600.0
 _DAY_SECONDS = 86400.0
 
@@ -85,7 +84,7 @@ class Workers:
                 # At once if that can be noted: else a stop while it waits would cost an attempt.
                 with suppress(sqlite3.Error):
                     self._give_back(dropped)
-                self._stopping.wait(_NO_ROOM_SECONDS if _has_no_room(error) else _IDLE_SECONDS)
+                self._stopping.wait(_IDLE_SECONDS)
             with self._jobs.arrived:
                 if not self._stopping.is_set():
                     self._jobs.arrived.wait(_IDLE_SECONDS)
@@ -129,6 +128,7 @@ class Workers:
         folder = self._jobs.store.job_folder(job.id)
         if _has_no_room(error):  # it waits, and what it wrote so far takes no room meanwhile
             remove(folder / f"working-{job.attempt}")
+            self._jobs.no_room.postpone(job.id)
             raise error
         if isinstance(error, RecapError):
             hide = self._settings.deidentify
