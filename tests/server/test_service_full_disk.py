@@ -2,16 +2,18 @@
 
 import errno
 import sqlite3
-import threading
+import time
 
 import numpy as np
 import pytest
 
 from recap.errors import InputError
 from recap.retries import Retries
-from recap.server import deidentify, inspector, results, scoring
+from recap.server import deidentify, inspector, results, scoring, workers
 from recap.server.inspector import NO_ROOM, NO_ROOM_TEXT
 from recap.server.jobs import Jobs
+from recap.server.metrics import Metrics
+from recap.server.settings import ServerSettings
 from service_calls import API, add_job, ended, png, upload, zipped
 
 
@@ -98,19 +100,69 @@ def test_a_job_that_has_ended_waits_for_no_room(store):
     assert jobs.no_room.waiting() == []
 
 
-def test_a_job_that_waits_for_room_can_be_cancelled_and_takes_none(client, monkeypatch, tmp_path):
-    service = client.app.state.service
+def wait_until(is_so):
+    deadline = time.monotonic() + 60
+    while not is_so():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def names_in(folder):
+    return {path.name for path in folder.iterdir()}
+
+
+def test_a_job_that_waits_for_room_can_be_cancelled_and_takes_none(
+    client, monkeypatch, volume, tmp_path
+):
     monkeypatch.setattr(scoring, "write_case", no_room)
-    given_back = service.jobs.release
-    waits = threading.Event()
-    monkeypatch.setattr(service.jobs, "release", lambda each: given_back(each) or waits.set())
-    job = upload(client, png()).json()["id"]
-    assert waits.wait(60)
-    assert client.get(f"{API}/jobs/{job}").json()["status"] == "queued"
-    kept = {path.name for path in (tmp_path / "data" / "jobs" / job).iterdir()}
-    assert not [name for name in kept if name.startswith("working")]
+    job = upload(client, ("scan.nii", volume)).json()["id"]
+    folder = tmp_path / "data" / "jobs" / job
+    wait_until(lambda: client.get(f"{API}/jobs/{job}").json()["progress"]["stage"] == "no room")
+    assert names_in(folder) == {"upload", "work"}  # the slices that are scored
+    assert client.app.state.service.jobs._watched == {}
     client.delete(f"{API}/jobs/{job}")
     assert client.get(f"{API}/jobs/{job}").json()["status"] == "cancelled"
+    assert names_in(folder) == {"upload"}
+
+
+def test_a_job_that_is_cancelled_as_it_finds_no_room_takes_none(
+    client, monkeypatch, volume, tmp_path
+):
+    jobs = client.app.state.service.jobs
+    monkeypatch.setattr(scoring, "write_case", no_room)
+    monkeypatch.setattr(jobs.no_room, "postpone", jobs.cancel)
+    job = upload(client, ("scan.nii", volume)).json()["id"]
+    wait_until(lambda: jobs.get(job).status == "cancelled" and not jobs._watched)
+    wait_until(lambda: names_in(tmp_path / "data" / "jobs" / job) == {"upload"})
+    assert jobs.no_room.waiting() == []
+
+
+def test_a_job_that_is_cancelled_as_the_service_stops_takes_no_room(store, monkeypatch):
+    jobs = Jobs(store, 10)
+    work = store.job_folder(add_job(jobs)) / "work"
+    work.mkdir()
+    settings = ServerSettings(bundles=(), data=store.root)
+    worker = workers.Workers(settings, jobs, None, Metrics())
+
+    def stop(job, ready):
+        jobs.cancel(job.id)
+        raise workers.StoppedError
+
+    monkeypatch.setattr(worker, "_run_one", stop)
+    worker._run(jobs.claim("score"))
+    assert not work.exists()
+
+
+def test_a_restart_keeps_work_only_of_what_goes_on(store):
+    jobs = Jobs(store, 10)
+    failed, running, queued = (add_job(jobs) for _ in range(3))
+    for job in (failed, running, queued):
+        (store.job_folder(job) / "work").mkdir()
+    jobs.fail(jobs.claim("score")[0], "no")
+    jobs.claim("score")
+    store.sweep()
+    kept = [job for job in (failed, running, queued) if (store.job_folder(job) / "work").exists()]
+    assert kept == [running, queued]
 
 
 def test_arrays_are_written_without_a_mapping(tmp_path):

@@ -361,7 +361,7 @@ def test_a_job_whose_end_could_not_be_noted_is_done_again(tmp_path, monkeypatch)
         if full:
             full.pop()
             raise sqlite3.OperationalError("database or disk is full")
-        release(each)
+        return release(each)
 
     monkeypatch.setattr(workers, "_IDLE_SECONDS", 0.01)
     monkeypatch.setattr(worker, "_run", run)

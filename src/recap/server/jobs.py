@@ -172,14 +172,17 @@ class Jobs:
             self._watched[job.id] = Watch(total=job.images, stage="start")
         return started
 
-    def release(self, job: Job) -> None:
-        """Give a job back unfinished: the service is being stopped."""
+    def release(self, job: Job) -> bool:
+        """Give a job back unfinished; false if it has ended meanwhile."""
         with self.store.transaction() as database:
-            database.execute(
+            found = database.execute(
                 "UPDATE jobs SET status = 'queued', attempt = attempt - 1 "
                 "WHERE id = ? AND status = 'running' AND attempt = ?",
                 (job.id, job.attempt),
             )
+        if not found.rowcount:  # it may have been postponed after it was cancelled
+            self.no_room.forget(job.id)
+        return bool(found.rowcount)
 
     def finish(self, job: Job, result: str, summarise: Summarise) -> bool:
         """Point at a whole result; false if the job was cancelled meanwhile.
@@ -211,6 +214,7 @@ class Jobs:
     def cancel(self, job: str) -> bool:
         """Stop a job that waits or runs; false if it has ended already."""
         with self.store.transaction() as database:
+            before = database.execute("SELECT status FROM jobs WHERE id = ?", (job,)).fetchone()
             found = database.execute(
                 "UPDATE jobs SET status = 'cancelled', finished = ? "
                 "WHERE id = ? AND status IN ('queued', 'running')",
@@ -219,6 +223,8 @@ class Jobs:
         if watch := self._watched.get(job):
             watch.cancelled.set()
         self.no_room.forget(job)
+        if found.rowcount and before["status"] == "queued":  # no worker is there to tidy up
+            remove(self.store.job_folder(job) / "work")
         return bool(found.rowcount)
 
     def delete(self, job: str) -> None:

@@ -3,6 +3,7 @@
     DATA/recap.sqlite3        every job and every bundle that was made here
     DATA/incoming/ID/         an upload that has not been accepted yet
     DATA/jobs/ID/upload/      the files of an accepted job, under names of ours
+    DATA/jobs/ID/work         what is done of a job that has not ended
     DATA/jobs/ID/result-N/    the result of attempt N
     DATA/bundles/ID/          a bundle that job ID made
 
@@ -115,11 +116,12 @@ class Store:
     def sweep(self) -> None:
         """Remove what no row points at."""
         _remove_all(self.root / "incoming", keep=set())
-        jobs = {row["id"]: row["result"] for row in self.rows("SELECT id, result FROM jobs")}
-        _remove_all(self.root / "jobs", keep=set(jobs))
-        for job, result in jobs.items():
-            if (folder := self.job_folder(job)).is_dir():
-                _remove_all(folder, keep={"upload", "work", result})
+        jobs = self.rows("SELECT id, status, result FROM jobs")
+        _remove_all(self.root / "jobs", keep={row["id"] for row in jobs})
+        for row in jobs:
+            goes_on = row["status"] in ("queued", "running")
+            if (folder := self.job_folder(row["id"])).is_dir():
+                _remove_all(folder, keep={"upload", "work" if goes_on else row["result"]})
         kept = {row["folder"] for row in self.rows("SELECT folder FROM bundles")}
         _remove_all(self.root / "bundles", keep=kept)
 

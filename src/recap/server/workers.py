@@ -82,7 +82,7 @@ class Workers:
                 log_failure(error, f"{lane} worker")
                 dropped += claimed
                 # At once if that can be noted: else a stop while it waits would cost an attempt.
-                with suppress(sqlite3.Error):
+                with suppress(sqlite3.Error, OSError):
                     self._give_back(dropped)
                 self._stopping.wait(_IDLE_SECONDS)
             with self._jobs.arrived:
@@ -91,8 +91,12 @@ class Workers:
 
     def _give_back(self, dropped: list[Job]) -> None:
         while dropped:
-            self._jobs.release(dropped[-1])
-            dropped.pop()
+            # Before it is given back: from then on another worker may have it, and watch it.
+            self._jobs.unwatch(dropped[-1].id)
+            given_back = self._jobs.release(dropped[-1])
+            job = dropped.pop()
+            if not given_back:
+                self._tidy(job)
 
     def _together(self, lane: str) -> int:
         """How many images of several requests to score at once: a CPU gains nothing by it."""
@@ -108,8 +112,7 @@ class Workers:
             try:
                 status = self._run_one(job, ready.get(job.id, []))
             except StoppedError:
-                self._jobs.release(job)
-                status = "released"
+                status = "released" if self._jobs.release(job) else "cancelled"
             except CancelledError:
                 status = "cancelled"
             except Exception as error:
