@@ -3,13 +3,16 @@
 import errno
 import sqlite3
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from recap.errors import InputError
+from recap.config import resolve_settings
+from recap.errors import InputError, TrainingError
+from recap.progress import silent
 from recap.retries import Retries
-from recap.server import deidentify, inspector, results, scoring, workers
+from recap.server import deidentify, fits, inspector, results, scoring, workers
 from recap.server.inspector import NO_ROOM, NO_ROOM_TEXT
 from recap.server.jobs import Jobs
 from recap.server.metrics import Metrics
@@ -163,6 +166,30 @@ def test_a_restart_keeps_work_only_of_what_goes_on(store):
     store.sweep()
     kept = [job for job in (failed, running, queued) if (store.job_folder(job) / "work").exists()]
     assert kept == [running, queued]
+
+
+def test_a_fit_without_room_is_not_taken_for_a_damaged_one(monkeypatch, tmp_path):
+    """All that it has encoded would be thrown away, and encoded again, at each try."""
+    (tmp_path / "upload" / "normals").mkdir(parents=True)
+    (tmp_path / "upload" / "normals" / "000000.png").write_bytes(png())
+    (tmp_path / "work").mkdir()
+    (tmp_path / "work" / "tokens.f32").touch()
+    tries = []
+
+    def fit_few_shot(*arguments, **named):
+        tries.append(named["work_dir"])
+        try:
+            no_room()
+        except OSError as error:
+            raise TrainingError("work/tokens.f32 needs 8.0 GB for encoded images.") from error
+
+    monkeypatch.setattr("recap.training.fewshot.fit_few_shot", fit_few_shot)
+    settings = resolve_settings().model_dump(mode="json")
+    job = SimpleNamespace(options={"settings": settings, "keep_thumbnails": False})
+    with pytest.raises(TrainingError, match="needs"):
+        fits.run_fit(job, tmp_path, tmp_path / "out", "cpu", silent)
+    assert tries == [tmp_path / "work"]
+    assert names_in(tmp_path / "work") == {"tokens.f32"}
 
 
 def test_arrays_are_written_without_a_mapping(tmp_path):
