@@ -1,6 +1,5 @@
 """The life of a job: queued, running, then done, failed or cancelled, each step one transaction."""
 
-import hashlib
 import json
 import sqlite3
 import threading
@@ -253,7 +252,8 @@ class Jobs:
 
     def _insert(self, new: NewJob) -> None:
         values = (new.id, new.kind, LANES[new.kind], new.bundle, json.dumps(new.options))
-        key = _kept_key(new.client_key) if new.client_key else None
+        # Clients make keys of file names and patients' numbers, which are not stored.
+        key = self.store.digest(new.client_key) if new.client_key else None
         values += (json.dumps(new.names), new.images, time.time(), key)  # type: ignore[assignment]
         with self.store.transaction() as database:
             inserted = database.execute(_INSERT, (*values, self.limit))
@@ -264,7 +264,7 @@ class Jobs:
         """The job that a client's key was used for."""
         # Earlier versions kept keys as they came.
         query = "SELECT id FROM jobs WHERE client_key IN (?, ?)"
-        found = self.store.rows(query, _kept_key(key), key)
+        found = self.store.rows(query, self.store.digest(key), key)
         return found[0]["id"] if found else None
 
 
@@ -285,11 +285,6 @@ _INSERT = (
     " SELECT ?, ?, ?, 'queued', ?, ?, ?, ?, ?, ?"
     " WHERE (SELECT count(*) FROM jobs WHERE status = 'queued') < ?"
 )
-
-
-def _kept_key(key: str) -> str:
-    """Clients make keys of file names and patients' numbers, which are not stored."""
-    return hashlib.sha256(key.encode()).hexdigest()
 
 
 def _job(row: sqlite3.Row) -> Job:
