@@ -8,6 +8,9 @@ from typing import Any
 import numpy as np
 from PIL import Image as Pillow
 
+from recap.server.jobs import Jobs, Kind, NewJob
+from recap.server.store import new_id
+
 ADDRESS = "http://127.0.0.1:8000"
 API = "/api/v1"
 ENDED = ("done", "failed", "cancelled")
@@ -28,6 +31,15 @@ def zipped(files: dict[str, bytes]) -> bytes:
         for name, content in files.items():
             archive.writestr(name, content)
     return stream.getvalue()
+
+
+def add_job(
+    jobs: Jobs, images: int = 1, bundle: str = "brain", key: str | None = None, kind: Kind = "score"
+) -> str:
+    """A job without files, as an upload makes it."""
+    job = new_id()
+    (jobs.store.incoming(job) / "upload").mkdir(parents=True)
+    return jobs.accept(NewJob(job, kind, bundle, {}, {}, images, key))
 
 
 def upload(client: Any, *contents: bytes | tuple[str, bytes], **data: str) -> Any:

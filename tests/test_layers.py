@@ -21,6 +21,7 @@ LAYERS = [
     "words",
     "atomic",
     "lock",
+    "retries",
     "token_file",
     "allocator",
     "types",

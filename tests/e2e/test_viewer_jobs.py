@@ -106,6 +106,17 @@ def test_cancel_holds_whenever_it_comes(page):
     assert cancelled_while("left") == [""]
 
 
+_STAGE = """async (stage) => {
+  const { stageInWords } = await import("/static/submit.js");
+  return stageInWords({ status: "queued", progress: { done: 0, total: 3, stage } })[0];
+}"""
+
+
+def test_a_job_says_what_it_waits_for(page):
+    assert page.evaluate(_STAGE, "queued") == "Waiting for a free worker…"
+    assert page.evaluate(_STAGE, "no room") == "Waiting for room on the service's disk…"
+
+
 def made_up_jobs(*, status="done", first=0):
     return [
         {

@@ -14,7 +14,6 @@ from pacs_images import DETECTOR, RESULTS, marked, study
 from pacs_peer import send, wait_until_empty
 from recap.errors import InputError
 from recap.pacs.listen import Listener, ListenSettings
-from recap.pacs.retries import Retries
 from recap.pacs.score_study import study_scorer
 from recap.pacs.send import DicomPeer, SendError, StuckError, parse_address
 from recap.pacs.spool import Round, Spool
@@ -123,23 +122,6 @@ def test_a_result_that_cannot_be_read_does_not_hold_up_the_others(archive, tmp_p
     (tmp_path / "a.dcm").write_bytes(b"damaged")
     with pytest.raises(StuckError, match=r"a\.dcm: the DICOM file cannot be read"):
         DicomPeer(parse_address(archive.address)).send(tmp_path / "a.dcm")
-
-
-def test_what_waits_is_tried_more_and_more_rarely(tmp_path, monkeypatch):
-    now = 1000.0
-    monkeypatch.setattr("recap.pacs.retries.time.monotonic", lambda: now)
-    retries, waits = Retries(60), []
-    assert retries.is_due(tmp_path)
-    for _ in range(9):
-        retries.postpone(tmp_path)
-        before = now
-        while not retries.is_due(tmp_path):
-            now += 60
-        waits.append((now - before) / 60)
-    assert waits == [1, 2, 4, 8, 16, 32, 60, 60, 60]
-    retries.postpone(tmp_path)
-    retries.forget(tmp_path)
-    assert retries.is_due(tmp_path)
 
 
 def test_results_wait_for_an_archive_that_is_full(running, archive, tmp_path):

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 pytest.importorskip("fastapi", reason="needs the extra server")
@@ -18,7 +19,24 @@ from recap.server import service
 from recap.server.app import create_app
 from recap.server.inspection import Inspection
 from recap.server.settings import ServerSettings
+from recap.server.store import Store
 from service_calls import ADDRESS
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    store = Store(tmp_path / "data")
+    yield store
+    store.close()
+
+
+@pytest.fixture
+def volume() -> bytes:
+    """A NIfTI file of four slices."""
+    nibabel = pytest.importorskip("nibabel")
+    voxels = np.random.default_rng(0).integers(0, 900, (11, 9, 4)).astype(np.int16)
+    content: bytes = nibabel.Nifti1Image(voxels, np.diag([2.0, 2.0, 3.0, 1.0])).to_bytes()
+    return content
 
 
 @pytest.fixture(scope="session")

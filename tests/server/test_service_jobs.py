@@ -11,26 +11,13 @@ import pytest
 from recap.errors import InputError
 from recap.server.jobs import MOST_ATTEMPTS, Jobs, NewJob, QueueFullError
 from recap.server.settings import ServerSettings
-from recap.server.store import Store, new_id
-from service_calls import API, ended, png, upload
-
-
-@pytest.fixture
-def store(tmp_path):
-    store = Store(tmp_path / "data")
-    yield store
-    store.close()
-
-
-def add(jobs, images=1, bundle="brain", key=None, kind="score"):
-    job = new_id()
-    (jobs.store.incoming(job) / "upload").mkdir(parents=True)
-    return jobs.accept(NewJob(job, kind, bundle, {}, {}, images, key))
+from recap.server.store import Store
+from service_calls import API, add_job, ended, png, upload
 
 
 def test_jobs_are_claimed_in_order_and_once(store):
     jobs = Jobs(store, 10)
-    wanted = [add(jobs) for _ in range(5)]
+    wanted = [add_job(jobs) for _ in range(5)]
     found = [jobs.claim("score")[0].id for _ in range(5)]
     assert found == wanted
     assert jobs.claim("score") == []
@@ -38,7 +25,7 @@ def test_jobs_are_claimed_in_order_and_once(store):
 
 def test_no_two_threads_claim_the_same_job(store):
     jobs = Jobs(store, 100)
-    wanted = {add(jobs) for _ in range(40)}
+    wanted = {add_job(jobs) for _ in range(40)}
     found = []
 
     def work():
@@ -56,10 +43,10 @@ def test_no_two_threads_claim_the_same_job(store):
 
 def test_batches_take_single_images_of_one_bundle(store):
     jobs = Jobs(store, 10)
-    first = add(jobs)
-    add(jobs, bundle="chest")
-    add(jobs, images=9)
-    second, third = add(jobs), add(jobs)
+    first = add_job(jobs)
+    add_job(jobs, bundle="chest")
+    add_job(jobs, images=9)
+    second, third = add_job(jobs), add_job(jobs)
     assert [job.id for job in jobs.claim("score", 3)] == [first, second, third]
     assert [job.bundle for job in jobs.claim("score", 3)] == ["chest"]
     assert [job.images for job in jobs.claim("score", 3)] == [9]
@@ -67,7 +54,7 @@ def test_batches_take_single_images_of_one_bundle(store):
 
 def test_fits_have_a_lane_of_their_own(store):
     jobs = Jobs(store, 10)
-    fit = add(jobs, kind="fit")
+    fit = add_job(jobs, kind="fit")
     assert jobs.claim("score") == []
     assert jobs.claim("fit")[0].id == fit
 
@@ -78,7 +65,7 @@ def test_the_last_place_in_the_queue_is_taken_once(store):
 
     def submit():
         try:
-            outcomes.append(add(jobs))
+            outcomes.append(add_job(jobs))
         except QueueFullError:
             outcomes.append(None)
 
@@ -94,12 +81,12 @@ def test_the_last_place_in_the_queue_is_taken_once(store):
 
 def test_a_result_counts_once_and_not_after_cancelling(store):
     jobs = Jobs(store, 10)
-    add(jobs)
+    add_job(jobs)
     (job,) = jobs.claim("score")
     assert jobs.finish(job, "result-1", lambda database: {"count": 1})
     assert not jobs.finish(job, "result-2", lambda database: {"count": 2})
     assert jobs.get(job.id).result == "result-1"
-    add(jobs)
+    add_job(jobs)
     (job,) = jobs.claim("score")
     assert jobs.cancel(job.id)
     assert not jobs.finish(job, "result-1", lambda database: {})
@@ -108,7 +95,7 @@ def test_a_result_counts_once_and_not_after_cancelling(store):
 
 def test_an_old_attempt_cannot_end_a_new_one(store):
     jobs = Jobs(store, 10)
-    add(jobs)
+    add_job(jobs)
     (old,) = jobs.claim("score")
     jobs.recover()
     (new,) = jobs.claim("score")
@@ -121,7 +108,7 @@ def test_an_old_attempt_cannot_end_a_new_one(store):
 
 def test_a_job_that_kills_the_service_is_given_up(store):
     jobs = Jobs(store, 10)
-    job = add(jobs)
+    job = add_job(jobs)
     for _ in range(MOST_ATTEMPTS):
         assert jobs.claim("score")
         jobs.recover()
@@ -131,7 +118,7 @@ def test_a_job_that_kills_the_service_is_given_up(store):
 
 def test_a_job_given_back_has_lost_no_attempt(store):
     jobs = Jobs(store, 10)
-    add(jobs)
+    add_job(jobs)
     for _ in range(2 * MOST_ATTEMPTS):
         (job,) = jobs.claim("score")
         jobs.release(job)
@@ -140,7 +127,7 @@ def test_a_job_given_back_has_lost_no_attempt(store):
 
 def test_sweeping_keeps_what_rows_point_at(store):
     jobs = Jobs(store, 10)
-    kept = add(jobs)
+    kept = add_job(jobs)
     (job,) = jobs.claim("score")
     jobs.finish(job, "result-1", lambda database: {})
     for name in ("result-1", "result-2", "working-1"):
@@ -173,13 +160,13 @@ def test_the_queue_is_bounded(make_client):
 
 def test_keys_are_not_kept_but_those_of_earlier_versions_are_known(store):
     jobs = Jobs(store, 10)
-    now = add(jobs, key="MRN-4711")
+    now = add_job(jobs, key="MRN-4711")
     (row,) = store.rows("SELECT client_key FROM jobs")
     assert "4711" not in row["client_key"]
-    assert (jobs.by_key("MRN-4711"), add(jobs, key="MRN-4711")) == (now, now)
+    assert (jobs.by_key("MRN-4711"), add_job(jobs, key="MRN-4711")) == (now, now)
     with store.transaction() as database:
         database.execute("UPDATE jobs SET client_key = 'MRN-4711'")
-    assert (jobs.by_key("MRN-4711"), add(jobs, key="MRN-4711")) == (now, now)
+    assert (jobs.by_key("MRN-4711"), add_job(jobs, key="MRN-4711")) == (now, now)
 
 
 def test_events_follow_a_job_to_its_end(client):
@@ -220,7 +207,7 @@ def test_cancelling_never_deletes_a_result(client):
 def test_all_jobs_can_be_listed_a_part_at_a_time(client, monkeypatch):
     jobs = client.app.state.service.jobs
     monkeypatch.setattr(jobs, "claim", lambda lane, most=1: [])
-    added = [add(jobs) for _ in range(5)]
+    added = [add_job(jobs) for _ in range(5)]
     listed, part = [], client.get(f"{API}/jobs", params={"limit": 2}).json()
     while part:
         listed += [job["id"] for job in part]
@@ -281,7 +268,7 @@ def test_a_batch_that_cannot_be_scored_is_left_to_its_jobs_one_by_one(tmp_path):
 
 def test_old_jobs_are_forgotten(store):
     jobs = Jobs(store, 10)
-    job = add(jobs)
+    job = add_job(jobs)
     assert jobs.expire(time.time() + 1) == 0  # it waits
     jobs.cancel(job)
     assert jobs.expire(time.time() + 1) == 1
@@ -374,7 +361,7 @@ def test_a_job_whose_end_could_not_be_noted_is_done_again(tmp_path, monkeypatch)
         if full:
             full.pop()
             raise sqlite3.OperationalError("database or disk is full")
-        release(each)
+        return release(each)
 
     monkeypatch.setattr(workers, "_IDLE_SECONDS", 0.01)
     monkeypatch.setattr(worker, "_run", run)

@@ -1,6 +1,11 @@
 """A request that is sent again under its Idempotency-Key, and another one under the same key."""
 
-from service_calls import API, png
+import hashlib
+from contextlib import closing
+
+from recap.server.jobs import Jobs
+from recap.server.store import Store
+from service_calls import API, add_job, png
 
 
 def test_a_repeated_key_gives_the_same_job(client):
@@ -50,3 +55,30 @@ def test_a_key_is_of_one_set_of_options(client):
     assert send("fits", "normals", epochs="2", name="a") == 422
     assert send("jobs", "file", bundle="chest") == 202
     assert send("jobs", "file") == 422  # of the first bundle
+
+
+def test_a_short_key_cannot_be_found_by_trying(tmp_path):
+    """Clients make keys of patients' numbers; whoever has the database must not read them there."""
+    kept = []
+    for name in ("one", "other"):
+        with closing(Store(tmp_path / name)) as store:
+            job = add_job(Jobs(store, 9), key="4711")
+            kept += [row["client_key"] for row in store.rows("SELECT client_key FROM jobs")]
+        with closing(Store(tmp_path / name)) as store:
+            assert Jobs(store, 9).by_key("4711") == job  # also after a restart
+    tried = {hashlib.sha256(f"{number:04d}".encode()).hexdigest() for number in range(10_000)}
+    assert not tried & set(kept)
+    assert len(set(kept)) == 2
+    secret = tmp_path / "one" / "secret"
+    assert (secret.stat().st_size, secret.stat().st_mode & 0o777) == (32, 0o600)
+
+
+def test_nor_can_a_key_be_tried_on_what_is_kept_of_its_request(make_client, tmp_path):
+    """The files and names of a job are there to try with."""
+    kept = []
+    for name in ("one", "other"):
+        client = make_client(data=tmp_path / name)
+        files, headers = {"file": ("a.png", png(1))}, {"Idempotency-Key": "4711"}
+        job = client.post(f"{API}/jobs", files=files, headers=headers).json()["id"]
+        kept.append(client.app.state.service.jobs.get(job).options["request"])
+    assert len({*kept, ""}) == 3

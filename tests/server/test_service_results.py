@@ -37,13 +37,6 @@ def result_of(client, *files, **data):
     return job, f"{API}/jobs/{job['id']}"
 
 
-@pytest.fixture
-def volume():
-    nibabel = pytest.importorskip("nibabel")
-    voxels = np.random.default_rng(0).integers(0, 900, (11, 9, 4)).astype(np.int16)
-    return nibabel.Nifti1Image(voxels, np.diag([2.0, 2.0, 3.0, 1.0])).to_bytes()
-
-
 def test_a_picture_gets_the_score_and_map_of_the_detector_itself(client, bundles, tmp_path):
     job, address = result_of(client, png(3), bundle="brain")
     (tmp_path / "same.png").write_bytes(png(3))

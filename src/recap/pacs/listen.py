@@ -16,9 +16,9 @@ from typing import Any
 from recap.atomic import is_full
 from recap.errors import InputError, RecapError, SettingsError
 from recap.extras import require
-from recap.pacs.retries import Retries
 from recap.pacs.send import Destination, SendError, StuckError
 from recap.pacs.spool import Round, Spool, Unscored
+from recap.retries import Retries
 
 ScoreStudy = Callable[[Path, Path], Sequence[Unscored]]
 """Reads the images of one folder, writes results as DICOM files into another, says what failed."""

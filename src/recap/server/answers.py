@@ -4,7 +4,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel
 
-from recap.server.jobs import Job, Watch
+from recap.server.jobs import Job, Jobs
 
 
 class Accepted(BaseModel):
@@ -108,14 +108,17 @@ class Problem(BaseModel):
     detail: Any
 
 
-def job_answer(job: Job, watch: Watch) -> JobAnswer:
+def job_answer(job: Job, jobs: Jobs) -> JobAnswer:
     """A job as it is told to clients."""
+    watch = jobs.watch(job.id)
     total = watch.total or job.images
     match job.status:
         case "done":
             progress = Progress(done=total, total=total, stage="done")
         case "running":
             progress = Progress(done=watch.done, total=total, stage=watch.stage)
+        case "queued" if not jobs.no_room.is_due(job.id):
+            progress = Progress(done=0, total=total, stage="no room")
         case _:
             progress = Progress(done=0, total=total, stage=job.status)
     fields = {name: getattr(job, name) for name in JobAnswer.model_fields if hasattr(job, name)}

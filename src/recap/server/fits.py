@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from fastapi import HTTPException
 from pydantic import Field, ValidationError
 
+from recap.atomic import is_full
 from recap.config import DEFAULT_PRESET, Preset, Section, Settings, resolve_settings
 from recap.data.folder import natural_key, pair_masks
 from recap.errors import TrainingError
@@ -134,8 +135,8 @@ def run_fit(job: Job, folder: Path, out: Path, device: str, progress: Progress) 
     where: dict[str, Any] = {"work_dir": work, "device": device, "progress": progress}
     try:
         detector = fit_few_shot(support, settings, **where)
-    except TrainingError:
-        if not resumed:
+    except TrainingError as error:
+        if not resumed or is_full(error):  # without room nothing is damaged, and it goes on later
             raise
         shutil.rmtree(work)  # what a power cut left of it cannot be used
         detector = fit_few_shot(support, settings, **where)

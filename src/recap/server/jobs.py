@@ -1,6 +1,5 @@
 """The life of a job: queued, running, then done, failed or cancelled, each step one transaction."""
 
-import hashlib
 import json
 import sqlite3
 import threading
@@ -10,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from recap.retries import Retries
 from recap.server.store import Store, move_into_place, remove
 
 Kind = Literal["score", "fit", "calibrate"]
@@ -19,6 +19,7 @@ STATUSES: tuple[Status, ...] = ("queued", "running", "done", "failed", "cancelle
 LANES: dict[Kind, str] = {"score": "score", "fit": "fit", "calibrate": "fit"}
 MOST_ATTEMPTS = 5
 """A job that ended the whole process this often is not tried again."""
+_NO_ROOM_SECONDS = 10.0
 Summarise = Callable[[sqlite3.Connection], dict[str, Any]]
 """What is told of a result, inside the transaction that makes it the result."""
 
@@ -79,6 +80,8 @@ class Jobs:
         self.store = store
         self.limit = limit
         self.arrived = threading.Condition()
+        self.no_room = Retries(_NO_ROOM_SECONDS)
+        """Ids of jobs that found the disk full: each waits on its own, and holds up no other."""
         self._watched: dict[str, Watch] = {}
 
     def recover(self) -> int:
@@ -150,13 +153,15 @@ class Jobs:
 
     def claim(self, lane: str, most: int = 1) -> list[Job]:
         """Start the next job of a lane; with `most`, further single images of its bundle too."""
+        passed_over = json.dumps(self.no_room.waiting())
         with self.store.transaction() as database:
-            first = database.execute(_NEXT, (lane,)).fetchone()
+            first = database.execute(_NEXT, (lane, passed_over)).fetchone()
             if first is None:
                 return []
             chosen = [first]
             if most > 1 and first["images"] == 1:
-                chosen += database.execute(_SAME, (lane, first["bundle"], first["id"], most - 1))
+                same = (lane, passed_over, first["bundle"], first["id"], most - 1)
+                chosen += database.execute(_SAME, same)
             now = time.time()
             for row in chosen:
                 database.execute(_START, (now, row["id"]))
@@ -166,14 +171,17 @@ class Jobs:
             self._watched[job.id] = Watch(total=job.images, stage="start")
         return started
 
-    def release(self, job: Job) -> None:
-        """Give a job back unfinished: the service is being stopped."""
+    def release(self, job: Job) -> bool:
+        """Give a job back unfinished; false if it has ended meanwhile."""
         with self.store.transaction() as database:
-            database.execute(
+            found = database.execute(
                 "UPDATE jobs SET status = 'queued', attempt = attempt - 1 "
                 "WHERE id = ? AND status = 'running' AND attempt = ?",
                 (job.id, job.attempt),
             )
+        if not found.rowcount:  # it may have been postponed after it was cancelled
+            self.no_room.forget(job.id)
+        return bool(found.rowcount)
 
     def finish(self, job: Job, result: str, summarise: Summarise) -> bool:
         """Point at a whole result; false if the job was cancelled meanwhile.
@@ -189,6 +197,7 @@ class Jobs:
             if found.rowcount:
                 summary = json.dumps(summarise(database))
                 database.execute("UPDATE jobs SET summary = ? WHERE id = ?", (summary, job.id))
+        self.no_room.forget(job.id)
         return bool(found.rowcount)
 
     def fail(self, job: Job, reason: str) -> None:
@@ -199,10 +208,12 @@ class Jobs:
                 "WHERE id = ? AND status = 'running' AND attempt = ?",
                 (time.time(), reason, job.id, job.attempt),
             )
+        self.no_room.forget(job.id)
 
     def cancel(self, job: str) -> bool:
         """Stop a job that waits or runs; false if it has ended already."""
         with self.store.transaction() as database:
+            before = database.execute("SELECT status FROM jobs WHERE id = ?", (job,)).fetchone()
             found = database.execute(
                 "UPDATE jobs SET status = 'cancelled', finished = ? "
                 "WHERE id = ? AND status IN ('queued', 'running')",
@@ -210,6 +221,9 @@ class Jobs:
             )
         if watch := self._watched.get(job):
             watch.cancelled.set()
+        self.no_room.forget(job)
+        if found.rowcount and before["status"] == "queued":  # no worker is there to tidy up
+            remove(self.store.job_folder(job) / "work")
         return bool(found.rowcount)
 
     def delete(self, job: str) -> None:
@@ -238,7 +252,8 @@ class Jobs:
 
     def _insert(self, new: NewJob) -> None:
         values = (new.id, new.kind, LANES[new.kind], new.bundle, json.dumps(new.options))
-        key = _kept_key(new.client_key) if new.client_key else None
+        # Clients make keys of file names and patients' numbers, which are not stored.
+        key = self.store.digest(new.client_key) if new.client_key else None
         values += (json.dumps(new.names), new.images, time.time(), key)  # type: ignore[assignment]
         with self.store.transaction() as database:
             inserted = database.execute(_INSERT, (*values, self.limit))
@@ -249,7 +264,7 @@ class Jobs:
         """The job that a client's key was used for."""
         # Earlier versions kept keys as they came.
         query = "SELECT id FROM jobs WHERE client_key IN (?, ?)"
-        found = self.store.rows(query, _kept_key(key), key)
+        found = self.store.rows(query, self.store.digest(key), key)
         return found[0]["id"] if found else None
 
 
@@ -257,11 +272,12 @@ _POISON = (
     f"The service ended {MOST_ATTEMPTS} times while it was working on this job, so it is not tried "
     "again. Check the files, or the memory of the machine."
 )
-_NEXT = "SELECT * FROM jobs WHERE status = 'queued' AND lane = ? ORDER BY number LIMIT 1"
-_SAME = (
-    "SELECT * FROM jobs WHERE status = 'queued' AND lane = ? AND bundle = ? AND id != ? "
-    "AND images = 1 ORDER BY number LIMIT ?"
+_CLAIMABLE = (
+    "SELECT * FROM jobs WHERE status = 'queued' AND lane = ? "
+    "AND id NOT IN (SELECT value FROM json_each(?)) "
 )
+_NEXT = f"{_CLAIMABLE} ORDER BY number LIMIT 1"
+_SAME = f"{_CLAIMABLE} AND bundle = ? AND id != ? AND images = 1 ORDER BY number LIMIT ?"
 _START = "UPDATE jobs SET status = 'running', attempt = attempt + 1, started = ? WHERE id = ?"
 # The count and the row in one step: two uploads never take the same last place.
 _INSERT = (
@@ -269,11 +285,6 @@ _INSERT = (
     " SELECT ?, ?, ?, 'queued', ?, ?, ?, ?, ?, ?"
     " WHERE (SELECT count(*) FROM jobs WHERE status = 'queued') < ?"
 )
-
-
-def _kept_key(key: str) -> str:
-    """Clients make keys of file names and patients' numbers, which are not stored."""
-    return hashlib.sha256(key.encode()).hexdigest()
 
 
 def _job(row: sqlite3.Row) -> Job:

@@ -91,13 +91,13 @@ def list_jobs(service: TheService, limit: Limit = 50, before: Before = None) -> 
     if before is not None and service.jobs.get(before) is None:
         raise HTTPException(404, "before: there is no such job.")
     found = service.jobs.latest(limit, before)
-    return [job_answer(job, service.jobs.watch(job.id)) for job in found]
+    return [job_answer(job, service.jobs) for job in found]
 
 
 @router.get("/jobs/{job}", responses=PROBLEMS)
 def show_job(service: TheService, job: TheJob) -> JobAnswer:
     """One job."""
-    return job_answer(job, service.jobs.watch(job.id))
+    return job_answer(job, service.jobs)
 
 
 @router.post("/jobs/{job}/cancel", status_code=204, responses=PROBLEMS)
@@ -133,7 +133,7 @@ async def _events(service: Service, job: str, stopping: Any) -> AsyncIterator[st
             found = await run_in_threadpool(service.jobs.get, job)
             if found is None:
                 return
-            text = job_answer(found, service.jobs.watch(job)).model_dump_json()
+            text = job_answer(found, service.jobs).model_dump_json()
             if text != last:
                 last, spoken = text, time.monotonic()
                 yield f"data: {text}\n\n"

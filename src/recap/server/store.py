@@ -1,8 +1,10 @@
 """Jobs and bundles in SQLite, files in folders beside it: the only place that knows the layout.
 
     DATA/recap.sqlite3        every job and every bundle that was made here
+    DATA/secret               what digests of clients' keys are made with
     DATA/incoming/ID/         an upload that has not been accepted yet
     DATA/jobs/ID/upload/      the files of an accepted job, under names of ours
+    DATA/jobs/ID/work         what is done of a job that has not ended
     DATA/jobs/ID/result-N/    the result of attempt N
     DATA/bundles/ID/          a bundle that job ID made
 
@@ -11,6 +13,7 @@ row points at is left over from a kill and is removed at the next start.
 """
 
 import fcntl
+import hmac
 import os
 import secrets
 import shutil
@@ -21,11 +24,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
-from recap.atomic import sync
+from recap.atomic import replacing, sync
 from recap.errors import InputError
 
 ID_PATTERN = r"^[0-9a-f]{32}$"
-DATABASE, LOCK = "recap.sqlite3", "lock"
+DATABASE, LOCK, SECRET = "recap.sqlite3", "lock", "secret"
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS jobs (
     number INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -74,6 +77,7 @@ class Store:
         for folder in ("incoming", "jobs", "bundles"):
             (self.root / folder).mkdir(parents=True, exist_ok=True, mode=0o700)
         self._lock_file = _hold(self.root / LOCK)
+        self._secret = _made_once(self.root / SECRET)
         self._guard = threading.RLock()
         self._connection = _connect(self.root / DATABASE)
 
@@ -100,6 +104,10 @@ class Store:
             self._connection.close()
         self._lock_file.close()
 
+    def digest(self, text: str) -> str:
+        """A digest under this folder's secret: without it, no short text is found by trying."""
+        return hmac.digest(self._secret, text.encode(), "sha256").hex()
+
     def incoming(self, job: str) -> Path:
         """Where an upload is collected."""
         return self.root / "incoming" / job
@@ -115,11 +123,12 @@ class Store:
     def sweep(self) -> None:
         """Remove what no row points at."""
         _remove_all(self.root / "incoming", keep=set())
-        jobs = {row["id"]: row["result"] for row in self.rows("SELECT id, result FROM jobs")}
-        _remove_all(self.root / "jobs", keep=set(jobs))
-        for job, result in jobs.items():
-            if (folder := self.job_folder(job)).is_dir():
-                _remove_all(folder, keep={"upload", "work", result})
+        jobs = self.rows("SELECT id, status, result FROM jobs")
+        _remove_all(self.root / "jobs", keep={row["id"] for row in jobs})
+        for row in jobs:
+            goes_on = row["status"] in ("queued", "running")
+            if (folder := self.job_folder(row["id"])).is_dir():
+                _remove_all(folder, keep={"upload", "work" if goes_on else row["result"]})
         kept = {row["folder"] for row in self.rows("SELECT folder FROM bundles")}
         _remove_all(self.root / "bundles", keep=kept)
 
@@ -161,6 +170,16 @@ def _hold(path: Path) -> IO[bytes]:
             f"{path.parent} is in use by another `recap serve`. Choose another --data."
         ) from error
     return file
+
+
+def _made_once(path: Path) -> bytes:
+    """Random bytes, for the owner of the folder alone."""
+    if not path.exists():
+        with replacing(path, durable=True) as file:
+            with suppress(PermissionError):  # on disks without modes, as for the folder
+                os.fchmod(file.fileno(), 0o600)
+            file.write(secrets.token_bytes(32))
+    return path.read_bytes()
 
 
 def _remove_all(folder: Path, keep: set[str]) -> None:

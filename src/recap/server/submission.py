@@ -48,7 +48,8 @@ class Sent:
     """The same for the same files under the same names, in the same fields and order; clients see
     it. Empty where uploads are de-identified: it would tell whose files they are."""
     request: str
-    """Of all that was sent under a key. Whoever does not know the key can test no guess on it."""
+    """Of all that was sent under a key, and of the key; under the data folder's secret, so that
+    neither can be found by trying."""
     address: str
 
 
@@ -85,7 +86,7 @@ def _accept(
     folder = service.jobs.store.incoming(job)
     service.metrics.received(_size(folder / "raw"))
     hide = service.settings.deidentify
-    sent = _sent(form, folder / "raw", address, key, hide)
+    sent = _sent(service, form, folder / "raw", address, key)
     if key and (before := service.jobs.by_key(key)):
         return _repeated(service, before, form, sent)
     wanted = understand(service, form)
@@ -161,20 +162,20 @@ def _client_key(request: Request) -> str | None:
     return key
 
 
-def _sent(form: Form, folder: Path, address: str, key: str | None, hide: bool) -> Sent:
+def _sent(service: Service, form: Form, folder: Path, address: str, key: str | None) -> Sent:
     """Digests of a request.
 
     Cases of two jobs are matched by their names, and equal names are numbered in order: the files
     alone would let one patient's image stand beside another's.
     """
+    hide = service.settings.deidentify
     if hide and key is None:
         return Sent("", "", address)
     files = [(each.field.removesuffix("[]"), each.given, each.raw) for each in form.files]
     told = [(field, given, sha256_of(folder / raw)) for field, given, raw in files]
     content = "" if hide else hashlib.sha256(json.dumps(told).encode()).hexdigest()
-    asked = json.dumps([address, sorted(form.fields.items()), told])
-    request = hmac.digest(key.encode(), asked.encode(), "sha256").hex() if key else ""
-    return Sent(content, request, address)
+    asked = json.dumps([key, address, sorted(form.fields.items()), told])
+    return Sent(content, service.jobs.store.digest(asked) if key else "", address)
 
 
 def _size(folder: Path) -> int:

@@ -20,7 +20,6 @@ from recap.server.settings import ServerSettings
 from recap.server.store import move_into_place, remove
 
 _IDLE_SECONDS = 1.0
-_NO_ROOM_SECONDS = 10.0
 _CLEAN_EVERY_SECONDS = 600.0
 _DAY_SECONDS = 86400.0
 
@@ -83,17 +82,21 @@ class Workers:
                 log_failure(error, f"{lane} worker")
                 dropped += claimed
                 # At once if that can be noted: else a stop while it waits would cost an attempt.
-                with suppress(sqlite3.Error):
+                with suppress(sqlite3.Error, OSError):
                     self._give_back(dropped)
-                self._stopping.wait(_NO_ROOM_SECONDS if _has_no_room(error) else _IDLE_SECONDS)
+                self._stopping.wait(_IDLE_SECONDS)
             with self._jobs.arrived:
                 if not self._stopping.is_set():
                     self._jobs.arrived.wait(_IDLE_SECONDS)
 
     def _give_back(self, dropped: list[Job]) -> None:
         while dropped:
-            self._jobs.release(dropped[-1])
-            dropped.pop()
+            # Before it is given back: from then on another worker may have it, and watch it.
+            self._jobs.unwatch(dropped[-1].id)
+            given_back = self._jobs.release(dropped[-1])
+            job = dropped.pop()
+            if not given_back:
+                self._tidy(job)
 
     def _together(self, lane: str) -> int:
         """How many images of several requests to score at once: a CPU gains nothing by it."""
@@ -109,8 +112,7 @@ class Workers:
             try:
                 status = self._run_one(job, ready.get(job.id, []))
             except StoppedError:
-                self._jobs.release(job)
-                status = "released"
+                status = "released" if self._jobs.release(job) else "cancelled"
             except CancelledError:
                 status = "cancelled"
             except Exception as error:
@@ -129,6 +131,7 @@ class Workers:
         folder = self._jobs.store.job_folder(job.id)
         if _has_no_room(error):  # it waits, and what it wrote so far takes no room meanwhile
             remove(folder / f"working-{job.attempt}")
+            self._jobs.no_room.postpone(job.id)
             raise error
         if isinstance(error, RecapError):
             hide = self._settings.deidentify

@@ -90,6 +90,7 @@ async function lastState(id, signals, show) {
 const STAGES = {
   start: "Starting…",
   queued: "Waiting for a free worker…",
+  "no room": "Waiting for room on the service's disk…",
   score: "Scoring",
   images: "Scoring",
   encode: "Encoding the support images",
@@ -103,7 +104,7 @@ const STAGES = {
 
 /** A job's state as a line and a share; null where there is nothing to count. */
 export function stageInWords({ status, progress }) {
-  if (status === "queued" || !progress) return [STAGES.queued, null];
+  if (status === "queued" || !progress) return [STAGES[progress?.stage] ?? STAGES.queued, null];
   const { done = 0, total = 0, stage = "" } = progress;
   const word = STAGES[stage] ?? (stage ? stage[0].toUpperCase() + stage.slice(1) : "Working");
   return total > 1 ? [`${word}: ${done} of ${total}`, done / total] : [word, null];
