@@ -132,6 +132,34 @@ def test_a_taken_port_is_told(running):
         running(spool="other", port=listener.port)
 
 
+def test_whatever_ends_it_no_image_is_taken_after_that(tmp_path, archive, monkeypatch):
+    """Nobody would score it; and the next listener can begin."""
+    from pynetdicom import AE
+
+    def end():
+        raise KeyboardInterrupt
+
+    destination = DicomPeer(parse_address(archive.address))
+    listener = Listener(Spool(tmp_path), mark, destination, ListenSettings(port=0))
+    listener.start()
+    (image,) = study(29, slices=1)
+    port = listener.port
+    ae = AE(ae_title="SCANNER")
+    ae.add_requested_context(image.SOPClassUID)
+    association = ae.associate("127.0.0.1", port, ae_title="RECAP")
+    assert association.send_c_store(image).Status == 0
+    monkeypatch.setattr(listener, "step", end)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            listener.run()
+        association.join(10)
+        assert association.is_aborted
+        assert send(port, [image]) == []
+        Spool(tmp_path).claim()
+    finally:
+        association.abort()
+
+
 def test_too_many_images_are_refused(running):
     listener = running(max_instances=2, quiet_seconds=30)
     assert send(listener.port, study(6, slices=3)) == [0, 0, 0xA700]

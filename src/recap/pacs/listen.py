@@ -154,17 +154,22 @@ class Listener:
 
     def run(self) -> None:
         """Score and send until `stop` is called."""
-        while not self._stop.is_set():
-            try:
-                self.step()
-                self._stop.wait(_TICK_S)
-            except Exception as error:  # whatever it is, images must still be taken
-                # Such as a full disk, of which _on_store tells the senders. All stays as it is.
-                _log.error("waiting %.0f s: %s", _LONGEST_WAIT_S, _in_words(error))
-                self._stop.wait(_LONGEST_WAIT_S)
-        self._destination.close()
-        self._server.shutdown()
-        self._spool.release()
+        try:
+            while not self._stop.is_set():
+                try:
+                    self.step()
+                    self._stop.wait(_TICK_S)
+                except Exception as error:  # whatever it is, images must still be taken
+                    # Such as a full disk, of which _on_store tells the senders. All stays as it is.
+                    _log.error("waiting %.0f s: %s", _LONGEST_WAIT_S, _in_words(error))
+                    self._stop.wait(_LONGEST_WAIT_S)
+        finally:  # whatever ended it: nobody would score what is confirmed from here on
+            self._server.shutdown()
+            for association in self._server.active_associations:  # they outlive their server
+                if association.is_established:
+                    association.abort(block=False)
+            self._spool.release()
+            self._destination.close()
 
     def step(self) -> None:
         """Seal the studies that have become quiet, and deal with all that is sealed."""
