@@ -38,11 +38,39 @@ def twice_stopped_by(monkeypatch):
     return stop_by
 
 
-def test_a_full_disk_is_waited_for(running, archive, twice_stopped_by):
-    twice_stopped_by(InputError("Cannot write attempts.txt: the disk is full."))
+def full_disk():
+    """As `write_atomic` tells of one."""
+    error = InputError("Cannot write attempts.txt: the disk is full.")
+    error.__cause__ = OSError(errno.ENOSPC, "No space left on device")
+    return error
+
+
+def test_a_full_disk_is_waited_for(running, archive, twice_stopped_by, caplog):
+    twice_stopped_by(full_disk())
     listener = running()
     send(listener.port, study(13))
     archive.wait_for(RESULTS)
+    assert caplog.text.count("waiting 0 s: Cannot write attempts.txt") == 2
+
+
+def test_a_study_without_room_does_not_stop_those_behind_it(tmp_path, monkeypatch):
+    spool = Spool(tmp_path / "spool")
+    first, _ = (spool.seal(spool.store(name, "1", "a", b"x")) for name in ("1st", "2nd"))
+    listener = Listener(spool, lambda images, results: [], SimpleNamespace(close=lambda: None))
+    count = Round.count_attempt
+
+    def count_attempt(each):
+        if each == first:
+            raise full_disk()
+        return count(each)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Round, "count_attempt", count_attempt)
+        with pytest.raises(InputError, match="disk is full"):
+            listener.step()
+    assert spool.rounds() == [first]
+    listener.step()  # nor is it put off: there is room for it now
+    assert spool.rounds() == []
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
@@ -155,7 +183,9 @@ def test_results_wait_for_an_archive_that_is_full(running, archive, tmp_path):
 
 
 def test_studies_that_could_not_be_sealed_are_sealed_later(tmp_path, monkeypatch):
+    """Those that are sealed go on, since what is done makes room."""
     spool = Spool(tmp_path / "spool")
+    spool.seal(spool.store("before", "1", "a", b"x"))
     destination = SimpleNamespace(close=lambda: None)
     settings = ListenSettings(quiet_seconds=0)
     listener = Listener(spool, lambda images, results: [], destination, settings)
@@ -169,6 +199,7 @@ def test_studies_that_could_not_be_sealed_are_sealed_later(tmp_path, monkeypatch
         full.setattr(spool, "seal", refuse)
         with pytest.raises(OSError, match="No space"):
             listener.step()
+    assert (len(spool.arriving()), spool.rounds()) == (2, [])
     listener.step()
     assert spool.arriving() == []
 

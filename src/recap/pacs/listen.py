@@ -172,46 +172,48 @@ class Listener:
             self._destination.close()
 
     def step(self) -> None:
-        """Seal the studies that have become quiet, and deal with all that is sealed."""
+        """Seal the studies that have become quiet, and deal with all that is sealed.
+
+        A full disk raises, but only when each had its turn: what is done makes room.
+        """
         quiet = self._arrivals.take_quiet(self.settings.quiet_seconds)
-        try:
-            while quiet:
-                self._seal(quiet[0])
-                quiet.pop(0)
-        finally:
-            for study in quiet:  # a full disk keeps them from being sealed, but not for ever
-                self._arrivals.heard(study)
+        errors = [self._seal(study) for study in quiet]
         for each in self._spool.rounds():
             if self._stop.is_set():
                 return
             if self._failing.is_due(each.folder):
-                self._try(each)
+                errors.append(self._try(each))
+        for error in filter(None, errors):
+            raise error
 
     def stop(self) -> None:
         """Let `run` end after the result at hand; from another thread or a signal."""
         self._stop.set()
 
-    def _seal(self, study: str) -> None:
+    def _seal(self, study: str) -> Exception | None:
+        """Make a round of a study; gives the error of a full disk, for which it is not to blame."""
         try:
             if self._spool.seal(study) is None:
                 _log.info("study %s: nothing new in it", study)
         except Exception as error:  # one study must not stop those behind it
-            if is_full(error):  # nor is it to blame: `run` waits for room
-                raise
-            _log.error("study %s: cannot be taken up: %s", study, _in_words(error))
             self._arrivals.heard(study)
+            if is_full(error):
+                return error
+            _log.error("study %s: cannot be taken up: %s", study, _in_words(error))
+        return None
 
-    def _try(self, each: Round) -> None:
-        """Deal with a round; whatever keeps it from that must not stop those behind it."""
+    def _try(self, each: Round) -> Exception | None:
+        """Deal with a round; gives the error of a full disk, for which it is not to blame."""
         try:
             self._deal_with(each)
-        except Exception as error:
+        except Exception as error:  # one round must not stop those behind it
             if is_full(error):
-                raise
+                return error
             _log.error("study %s: waits: %s", each.name, _in_words(error))
             self._failing.postpone(each.folder)
         else:
             self._failing.forget(each.folder)
+        return None
 
     def _deal_with(self, each: Round) -> None:
         try:
