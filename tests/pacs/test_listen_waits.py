@@ -251,6 +251,33 @@ def test_a_study_that_cannot_be_sealed_does_not_stop_those_behind_it(tmp_path, m
     assert (spool.arriving(), spool.rounds()) == ([], [])
 
 
+def test_a_series_that_comes_again_is_not_scored_while_nobody_can_tell(tmp_path, monkeypatch):
+    monkeypatch.setattr("recap.pacs.listen._LONGEST_WAIT_S", 0.0)
+    spool, scored = Spool(tmp_path / "spool"), []
+
+    def score(images, results):
+        scored.append(images)
+        return []
+
+    destination = SimpleNamespace(close=lambda: None)
+    listener = Listener(spool, score, destination, ListenSettings(quiet_seconds=0))
+
+    def come():
+        listener._arrivals.heard(spool.store("s", "1", "a", b"x"))
+        listener.step()
+
+    def refuse(*_):
+        raise PermissionError(13, "Permission denied")
+
+    come()
+    with monkeypatch.context() as patch:
+        patch.setattr("recap.pacs.spool._drop_known_series", refuse)
+        come()
+    assert len(spool.rounds()) == 1
+    listener.step()
+    assert (spool.rounds(), len(scored)) == ([], 1)
+
+
 def test_an_object_that_is_too_large_does_not_hold_up_the_others(tmp_path, monkeypatch):
     class Proxy:
         limit, sent = "map", []

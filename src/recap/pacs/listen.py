@@ -129,7 +129,6 @@ class Listener:
         """Listen; studies are stored from now on, and scored while `run` runs."""
         self.settings.check()
         self._spool.claim()
-        self._spool.sift_again()
         for study in self._spool.arriving():
             self._arrivals.heard(study)
         settings = self.settings
@@ -193,8 +192,7 @@ class Listener:
     def _seal(self, study: str) -> Exception | None:
         """Make a round of a study; gives the error of a full disk, for which it is not to blame."""
         try:
-            if self._spool.seal(study) is None:
-                _log.info("study %s: nothing new in it", study)
+            self._spool.seal(study)
         except Exception as error:  # one study must not stop those behind it
             self._arrivals.heard(study)
             if is_full(error):
@@ -218,6 +216,9 @@ class Listener:
     def _deal_with(self, each: Round) -> None:
         try:
             if not each.results.exists():
+                if not self._spool.sift(each):
+                    _log.info("study %s: nothing new in it", each.name)
+                    return
                 self._score_round(each)
             if self._send(each):
                 self._spool.finish(each)
