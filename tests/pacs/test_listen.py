@@ -211,17 +211,19 @@ def test_a_study_that_cannot_be_scored_is_set_aside(running, archive, tmp_path):
     assert archive.received == []
 
 
-def test_a_study_that_breaks_scoring_does_not_stop_the_next(running, archive, tmp_path):
+def test_a_study_that_breaks_scoring_does_not_stop_the_next(running, archive, tmp_path, caplog):
     def crash_once(images, results):
         if not archive.received and not any((tmp_path / "spool" / "failed").iterdir()):
-            raise ZeroDivisionError
+            raise ValueError("Secret^Person")
         return mark(images, results)
 
     listener = running(score=crash_once)
     send(listener.port, study(10))
     wait_until_empty(tmp_path / "spool")
     (failed,) = (tmp_path / "spool" / "failed").iterdir()
-    assert (failed / "reason.txt").read_text() == "scoring failed (ZeroDivisionError)\n"
+    assert (failed / "reason.txt").read_text() == "scoring failed (ValueError)\n"
+    assert f"scoring study {failed.name} failed: ValueError at test_listen.py:" in caplog.text
+    assert "Secret" not in caplog.text
     assert len(list((failed / "images").iterdir())) == 3
     send(listener.port, study(20))
     archive.wait_for(RESULTS)

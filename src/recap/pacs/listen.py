@@ -16,6 +16,7 @@ from typing import Any
 from recap.atomic import is_full
 from recap.errors import InputError, RecapError, SettingsError
 from recap.extras import require
+from recap.failures import log_failure
 from recap.pacs.retries import Retries
 from recap.pacs.send import Destination, SendError, StuckError
 from recap.pacs.spool import Round, Spool, Unscored
@@ -246,7 +247,7 @@ class Listener:
                 raise
             if isinstance(error, RecapError):
                 raise _GivenUp(str(error)) from error
-            _log.exception("study %s: scoring failed", each.name)
+            log_failure(_log, error, f"scoring study {each.name}")
             raise _GivenUp(f"scoring failed ({type(error).__name__})") from error
         each.keep_results(partial)
         # Not to be remembered as dealt with: if they are sent again, they are tried again.
