@@ -17,6 +17,7 @@ SOURCES = sorted(PACKAGE.rglob("*.py"))
 LAYERS = [
     "errors",
     "extras",
+    "failures",
     "progress",
     "words",
     "atomic",

@@ -2,6 +2,7 @@ import re
 import signal
 import subprocess
 import sys
+from contextlib import contextmanager
 
 import pytest
 
@@ -33,6 +34,49 @@ def test_wrong_options_are_told_before_the_detector_is_loaded(command, tmp_path,
     assert result.code == 2
     assert said in result.err
     assert not (tmp_path / "spool").exists()
+
+
+# Without a detector, which would bring torch: whatever arrives fails, in good order.
+WITHOUT_TORCH = """
+import signal, sys, types
+signal.signal(signal.SIGHUP, getattr(signal, sys.argv.pop(1)))
+sys.modules["recap.runtime.loading"] = types.SimpleNamespace(load=lambda *_: None)
+from recap.cli.main import main
+main()
+"""
+
+
+@contextmanager
+def listening(tmp_path, hangup):
+    """A `recap listen` in a process of its own, and its port."""
+    call = [sys.executable, "-c", WITHOUT_TORCH, hangup, "listen", tmp_path / "no.recap"]
+    options = ["--spool", tmp_path / "spool", "--port", "0", "--quiet-seconds", "1", *TO]
+    process = subprocess.Popen([*call, *options], stderr=subprocess.PIPE, text=True)
+    try:
+        said = process.stderr.readline()
+        port = re.search(r"RECAP listens on 127\.0\.0\.1:(\d+)", said)
+        assert port, said + process.stderr.read()
+        yield process, int(port[1])
+    finally:
+        process.kill()
+        process.wait()
+        process.stderr.close()
+
+
+@pytest.mark.slow
+def test_a_closed_terminal_ends_it_in_good_order(tmp_path):
+    with listening(tmp_path, "SIG_DFL") as (process, _):
+        process.send_signal(signal.SIGHUP)
+        assert process.wait(60) == 0
+        assert process.stderr.read() == ""
+
+
+@pytest.mark.slow
+def test_a_closed_terminal_does_not_end_it_under_nohup(tmp_path):
+    with listening(tmp_path, "SIG_IGN") as (process, port):
+        process.send_signal(signal.SIGHUP)
+        assert send(port, study(1)) == [0, 0, 0]
+        assert any("scoring" in line for line in process.stderr), "the log ended"
 
 
 @pytest.mark.slow

@@ -132,6 +132,34 @@ def test_a_taken_port_is_told(running):
         running(spool="other", port=listener.port)
 
 
+def test_whatever_ends_it_no_image_is_taken_after_that(tmp_path, archive, monkeypatch):
+    """Nobody would score it; and the next listener can begin."""
+    from pynetdicom import AE
+
+    def end():
+        raise KeyboardInterrupt
+
+    destination = DicomPeer(parse_address(archive.address))
+    listener = Listener(Spool(tmp_path), mark, destination, ListenSettings(port=0))
+    listener.start()
+    (image,) = study(29, slices=1)
+    port = listener.port
+    ae = AE(ae_title="SCANNER")
+    ae.add_requested_context(image.SOPClassUID)
+    association = ae.associate("127.0.0.1", port, ae_title="RECAP")
+    assert association.send_c_store(image).Status == 0
+    monkeypatch.setattr(listener, "step", end)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            listener.run()
+        association.join(10)
+        assert association.is_aborted
+        assert send(port, [image]) == []
+        Spool(tmp_path).claim()
+    finally:
+        association.abort()
+
+
 def test_too_many_images_are_refused(running):
     listener = running(max_instances=2, quiet_seconds=30)
     assert send(listener.port, study(6, slices=3)) == [0, 0, 0xA700]
@@ -183,17 +211,19 @@ def test_a_study_that_cannot_be_scored_is_set_aside(running, archive, tmp_path):
     assert archive.received == []
 
 
-def test_a_study_that_breaks_scoring_does_not_stop_the_next(running, archive, tmp_path):
+def test_a_study_that_breaks_scoring_does_not_stop_the_next(running, archive, tmp_path, caplog):
     def crash_once(images, results):
         if not archive.received and not any((tmp_path / "spool" / "failed").iterdir()):
-            raise ZeroDivisionError
+            raise ValueError("Secret^Person")
         return mark(images, results)
 
     listener = running(score=crash_once)
     send(listener.port, study(10))
     wait_until_empty(tmp_path / "spool")
     (failed,) = (tmp_path / "spool" / "failed").iterdir()
-    assert (failed / "reason.txt").read_text() == "scoring failed (ZeroDivisionError)\n"
+    assert (failed / "reason.txt").read_text() == "scoring failed (ValueError)\n"
+    assert f"scoring study {failed.name} failed: ValueError at test_listen.py:" in caplog.text
+    assert "Secret" not in caplog.text
     assert len(list((failed / "images").iterdir())) == 3
     send(listener.port, study(20))
     archive.wait_for(RESULTS)

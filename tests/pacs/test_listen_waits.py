@@ -37,11 +37,39 @@ def twice_stopped_by(monkeypatch):
     return stop_by
 
 
-def test_a_full_disk_is_waited_for(running, archive, twice_stopped_by):
-    twice_stopped_by(InputError("Cannot write attempts.txt: the disk is full."))
+def full_disk():
+    """As `write_atomic` tells of one."""
+    error = InputError("Cannot write attempts.txt: the disk is full.")
+    error.__cause__ = OSError(errno.ENOSPC, "No space left on device")
+    return error
+
+
+def test_a_full_disk_is_waited_for(running, archive, twice_stopped_by, caplog):
+    twice_stopped_by(full_disk())
     listener = running()
     send(listener.port, study(13))
     archive.wait_for(RESULTS)
+    assert caplog.text.count("waiting 0 s: Cannot write attempts.txt") == 2
+
+
+def test_a_study_without_room_does_not_stop_those_behind_it(tmp_path, monkeypatch):
+    spool = Spool(tmp_path / "spool")
+    first, _ = (spool.seal(spool.store(name, "1", "a", b"x")) for name in ("1st", "2nd"))
+    listener = Listener(spool, lambda images, results: [], SimpleNamespace(close=lambda: None))
+    count = Round.count_attempt
+
+    def count_attempt(each):
+        if each == first:
+            raise full_disk()
+        return count(each)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Round, "count_attempt", count_attempt)
+        with pytest.raises(InputError, match="disk is full"):
+            listener.step()
+    assert spool.rounds() == [first]
+    listener.step()  # nor is it put off: there is room for it now
+    assert spool.rounds() == []
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
@@ -137,7 +165,9 @@ def test_results_wait_for_an_archive_that_is_full(running, archive, tmp_path):
 
 
 def test_studies_that_could_not_be_sealed_are_sealed_later(tmp_path, monkeypatch):
+    """Those that are sealed go on, since what is done makes room."""
     spool = Spool(tmp_path / "spool")
+    spool.seal(spool.store("before", "1", "a", b"x"))
     destination = SimpleNamespace(close=lambda: None)
     settings = ListenSettings(quiet_seconds=0)
     listener = Listener(spool, lambda images, results: [], destination, settings)
@@ -151,6 +181,7 @@ def test_studies_that_could_not_be_sealed_are_sealed_later(tmp_path, monkeypatch
         full.setattr(spool, "seal", refuse)
         with pytest.raises(OSError, match="No space"):
             listener.step()
+    assert (len(spool.arriving()), spool.rounds()) == (2, [])
     listener.step()
     assert spool.arriving() == []
 
@@ -200,6 +231,33 @@ def test_a_study_that_cannot_be_sealed_does_not_stop_those_behind_it(tmp_path, m
     assert spool.arriving() == [first]
     listener.step()
     assert (spool.arriving(), spool.rounds()) == ([], [])
+
+
+def test_a_series_that_comes_again_is_not_scored_while_nobody_can_tell(tmp_path, monkeypatch):
+    monkeypatch.setattr("recap.pacs.listen._LONGEST_WAIT_S", 0.0)
+    spool, scored = Spool(tmp_path / "spool"), []
+
+    def score(images, results):
+        scored.append(images)
+        return []
+
+    destination = SimpleNamespace(close=lambda: None)
+    listener = Listener(spool, score, destination, ListenSettings(quiet_seconds=0))
+
+    def come():
+        listener._arrivals.heard(spool.store("s", "1", "a", b"x"))
+        listener.step()
+
+    def refuse(*_):
+        raise PermissionError(13, "Permission denied")
+
+    come()
+    with monkeypatch.context() as patch:
+        patch.setattr("recap.pacs.spool._drop_known_series", refuse)
+        come()
+    assert len(spool.rounds()) == 1
+    listener.step()
+    assert (spool.rounds(), len(scored)) == ([], 1)
 
 
 def test_an_object_that_is_too_large_does_not_hold_up_the_others(tmp_path, monkeypatch):

@@ -42,12 +42,14 @@ def test_a_study_that_cannot_be_read_says_why(tmp_path):
         study_scorer(DETECTOR)(tmp_path / "images", tmp_path / "results")
 
 
-def test_a_case_that_breaks_scoring_is_told_and_the_others_are_scored(tmp_path, monkeypatch):
+def test_a_case_that_breaks_scoring_is_told_and_the_others_are_scored(
+    tmp_path, monkeypatch, caplog
+):
     from recap.scoring import cases
 
     def breaks_once(detector, case):
         if "a.dcm" in case.source:
-            raise ZeroDivisionError
+            raise ValueError("Secret^Person")
         return marked(case)
 
     monkeypatch.setattr(cases, "score_case", breaks_once)
@@ -56,5 +58,7 @@ def test_a_case_that_breaks_scoring_is_told_and_the_others_are_scored(tmp_path, 
         write(tmp_path / "images" / f"{name}.dcm", image)
     (failed,) = study_scorer(DETECTOR)(tmp_path / "images", tmp_path / "results")
     assert failed.files == (tmp_path / "images" / "a.dcm",)
-    assert failed.reason == "a.dcm: scoring failed (ZeroDivisionError)"
+    assert failed.reason == "a.dcm: scoring failed (ValueError)"
+    assert "scoring a case failed: ValueError at test_score_study.py:" in caplog.text
+    assert "Secret" not in caplog.text
     assert [path.parent.name for path in (tmp_path / "results").rglob("report.dcm")] == ["0002"]

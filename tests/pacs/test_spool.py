@@ -8,6 +8,12 @@ from recap.errors import InputError
 from recap.pacs.spool import Spool, Unscored, key_of
 
 
+def take_up(spool, study):
+    """A round of what is new of a study; None if nothing is."""
+    sealed = spool.seal(study)
+    return sealed if spool.sift(sealed) else None
+
+
 def test_names_are_digests(tmp_path):
     spool = Spool(tmp_path / "spool")
     spool.store("../../etc", "a/b", "..", b"x")
@@ -32,33 +38,33 @@ def test_a_round_survives_the_process(tmp_path):
 def test_unchanged_series_are_known(tmp_path):
     spool = Spool(tmp_path)
     study = spool.store("s", "1", "a", b"x")
-    spool.finish(spool.seal(study))
+    spool.finish(take_up(spool, study))
     spool.store("s", "1", "a", b"x")
-    assert spool.seal(study) is None
+    assert take_up(spool, study) is None
     assert spool.rounds() == []
     spool.store("s", "1", "a", b"x")
     spool.store("s", "1", "b", b"y")
     spool.store("s", "2", "c", b"z")
-    assert len(list(spool.seal(study).images.iterdir())) == 3
+    assert len(list(take_up(spool, study).images.iterdir())) == 3
     (again,) = spool.rounds()
     spool.finish(again)
     spool.store("s", "1", "a", b"x")
     spool.store("s", "2", "c", b"changed")
-    (left,) = spool.seal(study).images.iterdir()
+    (left,) = take_up(spool, study).images.iterdir()
     assert left.read_bytes() == b"changed"
 
 
 def test_a_series_that_comes_again_while_its_results_wait_is_known(tmp_path):
     spool = Spool(tmp_path)
     study = spool.store("s", "1", "a", b"x")
-    waiting = spool.seal(study)
+    waiting = take_up(spool, study)
     spool.store("s", "1", "a", b"x")
-    assert spool.seal(study) is None
+    assert take_up(spool, study) is None
     assert spool.rounds() == [waiting]
     spool.store("s", "1", "a", b"changed")
-    assert spool.seal(study) is not None
+    assert take_up(spool, study) is not None
     spool.store("other", "1", "a", b"x")
-    assert spool.seal(key_of("other")) is not None
+    assert take_up(spool, key_of("other")) is not None
 
 
 def test_a_study_that_is_sealed_twice_is_sealed_once(tmp_path):
@@ -79,10 +85,10 @@ def test_what_a_power_cut_has_emptied_is_begun_anew(tmp_path, left):
     (tmp_path / "done" / f"{study}.json").write_bytes(left)
     spool.finish(sealed)
     spool.store("s", "1", "a", b"x")
-    assert spool.seal(study) is None
+    assert take_up(spool, study) is None
     (tmp_path / "done" / f"{study}.json").write_bytes(left)
     spool.store("s", "1", "a", b"x")
-    assert spool.seal(study) is not None
+    assert take_up(spool, study) is not None
 
 
 def test_half_made_rounds_are_cleared(tmp_path):
@@ -122,7 +128,7 @@ def test_a_round_that_the_archive_took_nothing_of_is_not_remembered(tmp_path, an
     sealed.note_answer(first, "refused")
     sealed.note_answer(second, answer)
     spool.finish(sealed)
-    again = spool.seal(spool.store("s", "1", "a", b"x"))
+    again = take_up(spool, spool.store("s", "1", "a", b"x"))
     assert (again is None) == (answer == "stored")
 
 
@@ -222,16 +228,17 @@ def test_a_kill_while_a_known_series_goes_leaves_nothing_of_it_to_score(tmp_path
         study = spool.store("s", series, name, b"x")
     spool.finish(spool.seal(study))
     spool.store("s", "2", "c", b"changed")
-    sealed = spool.seal(study)
+    sealed = take_up(spool, study)
     (new,) = sealed.images.iterdir()
     (sealed.images / f"{key_of('1')}-{key_of('b')}.dcm").write_bytes(b"x")
-    spool.sift_again()
+    assert spool.sift(sealed)
     assert list(sealed.images.iterdir()) == [new]
     # Of two rounds, the earlier is what the later one is compared with.
     spool.store("s", "3", "d", b"x")
-    later = spool.seal(study)
+    later = take_up(spool, study)
     (later.images / new.name).write_bytes(b"changed")
-    spool.sift_again()
+    assert spool.sift(sealed)
+    assert spool.sift(later)
     assert list(sealed.images.iterdir()) == [new]
     assert len(list(later.images.iterdir())) == 1
 
@@ -277,7 +284,7 @@ def test_what_a_kill_left_of_an_image_is_not_part_of_its_series(tmp_path):
     assert left.read_bytes() == b"x"
     (tmp_path / "incoming" / "other").mkdir()
     (tmp_path / "incoming" / "other" / "b.partial").write_bytes(b"half")
-    assert spool.seal("other") is None
+    assert take_up(spool, "other") is None
     assert len(spool.rounds()) == 1
 
 

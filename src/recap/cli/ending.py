@@ -22,12 +22,14 @@ REASONS = {_KILLED_BY + signal.SIGINT: "interrupted"} | {
 def orderly_end() -> Iterator[None]:
     """Make an interrupt of signals that would kill; one that is ignored (nohup) stays so."""
     received = []
+    caught = [number for number in _SIGNALS if signal.getsignal(number) is signal.SIG_DFL]
 
     def interrupt(number: int, frame: FrameType | None) -> None:
+        for each in caught:  # a second one would interrupt the tidying up that the first began
+            signal.signal(each, signal.SIG_IGN)
         received.append(number)
         raise KeyboardInterrupt
 
-    caught = [number for number in _SIGNALS if signal.getsignal(number) is signal.SIG_DFL]
     for number in caught:
         signal.signal(number, interrupt)
     try:

@@ -48,7 +48,7 @@ def listen_command(
 
     Studies arrive by C-STORE, results are DICOM objects. What has arrived is kept in the spool
     until its results are stored elsewhere: after a crash, the same command goes on. Ends with
-    Ctrl-C. Logs name no patient.
+    Ctrl-C, SIGTERM or its terminal. Logs name no patient.
     """
     from recap.pacs.listen import Listener, ListenSettings
     from recap.pacs.score_study import study_scorer
@@ -62,8 +62,9 @@ def listen_command(
     destination = _destination(send_to, store_url, store_token_file, ae_title)
     detector = load(bundle, device, random_weights)
     listener = Listener(Spool(spool), study_scorer(detector), destination, settings)
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: listener.stop())
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup has it
+            signal.signal(number, lambda *_: listener.stop())
     listener.start()
     listener.run()
 

@@ -16,6 +16,7 @@ from typing import Any
 from recap.atomic import is_full
 from recap.errors import InputError, RecapError, SettingsError
 from recap.extras import require
+from recap.failures import log_failure
 from recap.pacs.send import Destination, SendError, StuckError
 from recap.pacs.spool import Round, Spool, Unscored
 from recap.retries import Retries
@@ -129,7 +130,6 @@ class Listener:
         """Listen; studies are stored from now on, and scored while `run` runs."""
         self.settings.check()
         self._spool.claim()
-        self._spool.sift_again()
         for study in self._spool.arriving():
             self._arrivals.heard(study)
         settings = self.settings
@@ -154,63 +154,72 @@ class Listener:
 
     def run(self) -> None:
         """Score and send until `stop` is called."""
-        while not self._stop.is_set():
-            try:
-                self.step()
-                self._stop.wait(_TICK_S)
-            except Exception as error:  # whatever it is, images must still be taken
-                # Such as a full disk, of which _on_store tells the senders. All stays as it is.
-                _log.error("waiting %.0f s: %s", _LONGEST_WAIT_S, _in_words(error))
-                self._stop.wait(_LONGEST_WAIT_S)
-        self._destination.close()
-        self._server.shutdown()
-        self._spool.release()
+        try:
+            while not self._stop.is_set():
+                try:
+                    self.step()
+                    self._stop.wait(_TICK_S)
+                except Exception as error:  # whatever it is, images must still be taken
+                    # Such as a full disk, of which _on_store tells the senders. All stays as it is.
+                    _log.error("waiting %.0f s: %s", _LONGEST_WAIT_S, _in_words(error))
+                    self._stop.wait(_LONGEST_WAIT_S)
+        finally:  # whatever ended it: nobody would score what is confirmed from here on
+            self._server.shutdown()
+            for association in self._server.active_associations:  # they outlive their server
+                if association.is_established:
+                    association.abort(block=False)
+            self._spool.release()
+            self._destination.close()
 
     def step(self) -> None:
-        """Seal the studies that have become quiet, and deal with all that is sealed."""
+        """Seal the studies that have become quiet, and deal with all that is sealed.
+
+        A full disk raises, but only when each had its turn: what is done makes room.
+        """
         quiet = self._arrivals.take_quiet(self.settings.quiet_seconds)
-        try:
-            while quiet:
-                self._seal(quiet[0])
-                quiet.pop(0)
-        finally:
-            for study in quiet:  # a full disk keeps them from being sealed, but not for ever
-                self._arrivals.heard(study)
+        errors = [self._seal(study) for study in quiet]
         for each in self._spool.rounds():
             if self._stop.is_set():
                 return
             if self._failing.is_due(each.folder):
-                self._try(each)
+                errors.append(self._try(each))
+        for error in filter(None, errors):
+            raise error
 
     def stop(self) -> None:
         """Let `run` end after the result at hand; from another thread or a signal."""
         self._stop.set()
 
-    def _seal(self, study: str) -> None:
+    def _seal(self, study: str) -> Exception | None:
+        """Make a round of a study; gives the error of a full disk, for which it is not to blame."""
         try:
-            if self._spool.seal(study) is None:
-                _log.info("study %s: nothing new in it", study)
+            self._spool.seal(study)
         except Exception as error:  # one study must not stop those behind it
-            if is_full(error):  # nor is it to blame: `run` waits for room
-                raise
-            _log.error("study %s: cannot be taken up: %s", study, _in_words(error))
             self._arrivals.heard(study)
+            if is_full(error):
+                return error
+            _log.error("study %s: cannot be taken up: %s", study, _in_words(error))
+        return None
 
-    def _try(self, each: Round) -> None:
-        """Deal with a round; whatever keeps it from that must not stop those behind it."""
+    def _try(self, each: Round) -> Exception | None:
+        """Deal with a round; gives the error of a full disk, for which it is not to blame."""
         try:
             self._deal_with(each)
-        except Exception as error:
+        except Exception as error:  # one round must not stop those behind it
             if is_full(error):
-                raise
+                return error
             _log.error("study %s: waits: %s", each.name, _in_words(error))
             self._failing.postpone(each.folder)
         else:
             self._failing.forget(each.folder)
+        return None
 
     def _deal_with(self, each: Round) -> None:
         try:
             if not each.results.exists():
+                if not self._spool.sift(each):
+                    _log.info("study %s: nothing new in it", each.name)
+                    return
                 self._score_round(each)
             if self._send(each):
                 self._spool.finish(each)
@@ -238,7 +247,7 @@ class Listener:
                 raise
             if isinstance(error, RecapError):
                 raise _GivenUp(str(error)) from error
-            _log.exception("study %s: scoring failed", each.name)
+            log_failure(_log, error, f"scoring study {each.name}")
             raise _GivenUp(f"scoring failed ({type(error).__name__})") from error
         each.keep_results(partial)
         # Not to be remembered as dealt with: if they are sent again, they are tried again.

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from recap.atomic import is_full
 from recap.data.cases import Found, NoCasesError, find_cases
 from recap.errors import InputError, RecapError
+from recap.failures import log_failure
 from recap.pacs.spool import Unscored
 from recap.report.dicom_results import write_dicom_results
 from recap.words import counted
@@ -56,7 +57,7 @@ def _try_case(detector: "Detector", found: Found, folder: Path) -> str:
             raise
         if isinstance(error, RecapError):
             return str(error)
-        _log.exception("scoring failed")
+        log_failure(_log, error, "scoring a case")
         return f"{found.files[0].name}: scoring failed ({type(error).__name__})"
     return ""
 

@@ -199,7 +199,7 @@ class Spool:
         return sorted(path.name for path in (self.root / "incoming").iterdir())
 
     def seal(self, study: str) -> Round | None:
-        """Make a round of what has arrived of a study; None if all of that was here before."""
+        """Make a round of what has arrived of a study, to be sifted; None if nothing has."""
         folder = self.root / "work" / f"{study}-{time.time_ns():x}"
         incoming = self.root / "incoming" / study
         with self._lock:
@@ -211,26 +211,23 @@ class Spool:
             folder.mkdir()
             incoming.rename(folder / "images")
             self._counts.pop(study, None)
-        return self._sift(Round(folder))
+        return Round(folder)
 
-    def sift_again(self) -> None:
-        """After a kill: what was being left out of a round may be half there."""
-        for each in self.rounds():
-            if not each.results.exists():
-                with suppress(OSError):  # dealing with the round will tell
-                    self._sift(each)
+    def sift(self, new: Round) -> bool:
+        """Leave out series that are known; false if nothing remains, and the round is gone.
 
-    def _sift(self, new: Round) -> Round | None:
-        """Leave out series that are known; None if nothing remains."""
+        To be done before a round is scored, whenever that is tried: a kill may have left what was
+        being left out half there.
+        """
         # Rounds before it may still wait for the archive.
         waiting = [each for each in self.rounds() if each.study == new.study]
         earlier = waiting[: waiting.index(new)]
         pending = {name: digest for each in earlier for name, digest in _digests(each)}
         _drop_known_series(new, self._known(new.study) | pending)
         if any(new.images.glob("*.dcm")):
-            return new
+            return True
         self._remove(new)
-        return None
+        return False
 
     def rounds(self) -> list[Round]:
         """Sealed rounds, the oldest first; what a kill left half made is cleared away."""

@@ -2,26 +2,18 @@
 
 import logging
 import time
-import traceback
-from pathlib import Path
 
 from fastapi.responses import JSONResponse
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from recap.failures import log_failure
 from recap.server.metrics import Metrics
 
 log = logging.getLogger("recap.server")
 _CLOSED = 499
 """The client went away before its answer."""
 _METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
-
-
-def log_failure(error: BaseException, what: str) -> None:
-    """An unexpected error: its kind and where it rose. Its text may name a patient."""
-    frames = traceback.extract_tb(error.__traceback__)[-6:]
-    places = " < ".join(f"{Path(f.filename).name}:{f.lineno}" for f in reversed(frames))
-    log.error("%s failed: %s at %s", what, type(error).__name__, places)
 
 
 class Observed:
@@ -50,7 +42,7 @@ class Observed:
         except ClientDisconnect:
             status = status or _CLOSED
         except Exception as error:
-            log_failure(error, f"{scope['method']} {_route(scope)}")
+            log_failure(log, error, f"{scope['method']} {_route(scope)}")
             if not status:
                 answer = JSONResponse({"detail": "The service made a mistake."}, 500)
                 await answer(scope, receive, send_and_note)

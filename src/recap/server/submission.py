@@ -14,11 +14,12 @@ from fastapi import HTTPException, Request
 from starlette.concurrency import run_in_threadpool
 
 from recap.config import ReadingSettings
+from recap.failures import log_failure
 from recap.fetch import sha256_of
 from recap.server.auth import client_of
 from recap.server.inspector import NO_ROOM, NO_ROOM_TEXT
 from recap.server.jobs import Job, Kind, NewJob, QueueFullError
-from recap.server.logs import log_failure
+from recap.server.logs import log
 from recap.server.service import Service
 from recap.server.settings import MEGABYTE
 from recap.server.store import new_id, remove
@@ -74,7 +75,7 @@ async def submit(request: Request, service: Service, understand: Understand) -> 
         except QueueFullError as error:
             raise _later(service, "The queue is full.") from error
         except (OSError, sqlite3.OperationalError) as error:
-            log_failure(error, f"upload {job}")
+            log_failure(log, error, f"upload {job}")
             raise HTTPException(NO_ROOM, NO_ROOM_TEXT) from error
         finally:
             await run_in_threadpool(remove, folder)

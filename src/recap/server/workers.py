@@ -11,9 +11,10 @@ from typing import Any
 
 from recap.atomic import is_full
 from recap.errors import RecapError
+from recap.failures import log_failure
 from recap.server.bundles import Bundles, add_bundle, free_name
 from recap.server.jobs import Job, Jobs
-from recap.server.logs import log, log_failure
+from recap.server.logs import log
 from recap.server.metrics import Metrics
 from recap.server.placing import in_client_words
 from recap.server.settings import ServerSettings
@@ -79,7 +80,7 @@ class Workers:
             # A full disk or the like must not end the thread; after it, work goes on, also on
             # jobs whose end could not be noted.
             except Exception as error:
-                log_failure(error, f"{lane} worker")
+                log_failure(log, error, f"{lane} worker")
                 dropped += claimed
                 # At once if that can be noted: else a stop while it waits would cost an attempt.
                 with suppress(sqlite3.Error, OSError):
@@ -137,7 +138,7 @@ class Workers:
             hide = self._settings.deidentify
             reason = in_client_words(str(error), folder / "upload", job.names, hide)
         else:
-            log_failure(error, f"job {job.id}")
+            log_failure(log, error, f"job {job.id}")
             reason = f"The service made a mistake ({type(error).__name__})."
         self._jobs.fail(job, reason)
         return "failed"
@@ -163,7 +164,7 @@ class Workers:
         except RecapError:
             return {}  # one by one, the bad one tells what is wrong
         except Exception as error:  # such as too little memory for so many at a time
-            log_failure(error, f"{len(claimed)} jobs together")
+            log_failure(log, error, f"{len(claimed)} jobs together")
             return {}
         pairs = zip(claimed, predictions, strict=True)
         return {job.id: [as_part(prediction)] for job, prediction in pairs}
@@ -262,7 +263,7 @@ class Workers:
                     self._jobs.expire(time.time() - self._settings.keep_days * _DAY_SECONDS)
             # On a full disk above all, this is what makes room again.
             except Exception as error:
-                log_failure(error, "deleting old jobs")
+                log_failure(log, error, "deleting old jobs")
             self._stopping.wait(_CLEAN_EVERY_SECONDS)
 
 
