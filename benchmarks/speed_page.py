@@ -44,9 +44,10 @@ def sections(data: Path | None, runs: int, large: bool) -> list[tuple[str, list[
     """What is measured, and how."""
     count = ["--runs", str(runs)]
     timed = ["recap", "bench", "speed", "--random-weights", *count]
-    speed = [*timed, "--methods", "recap"]
-    small = [*speed, "--warmup", "5", "--encoder", "dinov2-small", "--shots", "0,4,16"]
-    big = [*speed, "--warmup", "3", "--encoder", "clip-vit-l14-336"]
+    small = [*timed, "--warmup", "5", "--encoder", "dinov2-small"]
+    small += ["--methods", "recap", "--shots", "0,4,16"]
+    large_ones = [*timed, "--warmup", "3", "--encoder", "clip-vit-l14-336"]
+    big = [*large_ones, "--methods", "recap"]
     found = [
         ("dinov2-small", small),
         ("dinov2-small, the published head", [*small, "--preset", "fast"]),
@@ -70,8 +71,7 @@ def sections(data: Path | None, runs: int, large: bool) -> list[tuple[str, list[
             ),
             (
                 "ViT-L/14@336, all methods",
-                [*timed, "--warmup", "2", "--encoder", "clip-vit-l14-336"]
-                + ["--methods", "all", "--shots", "4"],
+                [*large_ones, "--methods", "all", "--shots", "4", "--published"],
             ),
             ("Runtimes, ViT-L/14@336", runtimes),
             ("Runtimes, ViT-L/14@336, memory not kept", [*runtimes, "--plain-memory"]),
