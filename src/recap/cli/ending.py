@@ -10,10 +10,10 @@ from contextlib import contextmanager
 from types import FrameType
 
 # From schedulers and `docker stop`, and from a terminal that is closed. Windows has no SIGHUP.
-_SIGNALS = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
+SIGNALS = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
 _KILLED_BY = 128
 REASONS = {_KILLED_BY + signal.SIGINT: "interrupted"} | {
-    _KILLED_BY + number: f"ended by {number.name}" for number in _SIGNALS
+    _KILLED_BY + number: f"ended by {number.name}" for number in SIGNALS
 }
 """Exit codes, as shells count signals."""
 
@@ -22,7 +22,7 @@ REASONS = {_KILLED_BY + signal.SIGINT: "interrupted"} | {
 def orderly_end() -> Iterator[None]:
     """Make an interrupt of signals that would kill; one that is ignored (nohup) stays so."""
     received = []
-    caught = [number for number in _SIGNALS if signal.getsignal(number) is signal.SIG_DFL]
+    caught = [number for number in SIGNALS if signal.getsignal(number) is signal.SIG_DFL]
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         for each in caught:  # a second one would interrupt the tidying up that the first began

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from recap.cli.ending import SIGNALS
 from recap.cli.options import Device, RandomWeights
 from recap.errors import SettingsError
 from recap.token_file import read_token
@@ -62,7 +63,7 @@ def listen_command(
     destination = _destination(send_to, store_url, store_token_file, ae_title)
     detector = load(bundle, device, random_weights)
     listener = Listener(Spool(spool), study_scorer(detector), destination, settings)
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    for number in (signal.SIGINT, *SIGNALS):
         if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup has it
             signal.signal(number, lambda *_: listener.stop())
     listener.start()
