@@ -15,9 +15,8 @@ _OURS = ("map*.dcm", "segments*.dcm", "report.dcm", "capture-*.dcm")
 
 def clear_results(folder: Path) -> None:
     """Remove the results in the folder of one case; other files stay."""
-    for old in (old for pattern in _OURS for old in folder.glob(pattern)):
-        if not old.is_dir():  # a case may be called like a result, and this is its folder
-            old.unlink()
+    for old in _results(folder):
+        old.unlink()
 
 
 def clear_case(out: Path, name: str) -> None:
@@ -35,9 +34,15 @@ def clear_unnamed(out: Path, rows: Sequence[Row]) -> None:
         for name, _, _ in os.walk(out / FOLDER, topdown=False):
             folder = Path(name)
             if folder not in named:
-                clear_results(folder)
+                for old in _results(folder):
+                    if not old.is_dir():  # a case may be called like a result: its own folder
+                        old.unlink()
                 with suppress(OSError):  # it holds something else
                     folder.rmdir()
+
+
+def _results(folder: Path) -> Iterator[Path]:
+    return (path for pattern in _OURS for path in folder.glob(pattern))
 
 
 @contextmanager
