@@ -52,19 +52,30 @@ def test_a_full_disk_is_waited_for(running, archive, twice_stopped_by, caplog):
     assert caplog.text.count("waiting 0 s: Cannot write attempts.txt") == 2
 
 
-def test_a_study_without_room_does_not_stop_those_behind_it(tmp_path, monkeypatch):
+def two_sealed(tmp_path):
+    """A listener whose spool holds two rounds, and the first of them."""
     spool = Spool(tmp_path / "spool")
     first, _ = (spool.seal(spool.store(name, "1", "a", b"x")) for name in ("1st", "2nd"))
     listener = Listener(spool, lambda images, results: [], SimpleNamespace(close=lambda: None))
+    return listener, spool, first
+
+
+def refuse(patch, unlucky, error):
+    """Let one round fail whenever it is begun."""
     count = Round.count_attempt
 
     def count_attempt(each):
-        if each == first:
-            raise full_disk()
+        if each == unlucky:
+            raise error
         return count(each)
 
+    patch.setattr(Round, "count_attempt", count_attempt)
+
+
+def test_a_study_without_room_does_not_stop_those_behind_it(tmp_path, monkeypatch):
+    listener, spool, first = two_sealed(tmp_path)
     with monkeypatch.context() as patch:
-        patch.setattr(Round, "count_attempt", count_attempt)
+        refuse(patch, first, full_disk())
         with pytest.raises(InputError, match="disk is full"):
             listener.step()
     assert spool.rounds() == [first]
@@ -191,18 +202,9 @@ def test_a_round_that_cannot_be_dealt_with_does_not_stop_those_behind_it(
     tmp_path, monkeypatch, caplog, error
 ):
     monkeypatch.setattr("recap.pacs.listen._LONGEST_WAIT_S", 0.0)
-    spool = Spool(tmp_path / "spool")
-    first, _ = (spool.seal(spool.store(name, "1", "a", b"x")) for name in ("1st", "2nd"))
-    listener = Listener(spool, lambda images, results: [], SimpleNamespace(close=lambda: None))
-    count = Round.count_attempt
-
-    def count_attempt(each):
-        if each == first:
-            raise error
-        return count(each)
-
+    listener, spool, first = two_sealed(tmp_path)
     with monkeypatch.context() as patch:
-        patch.setattr(Round, "count_attempt", count_attempt)
+        refuse(patch, first, error)
         listener.step()
     assert spool.rounds() == [first]
     assert "Secret" not in caplog.text
