@@ -1,6 +1,7 @@
-"""A tiny random encoder, in memory and on disk, for every test that needs a whole model."""
+"""A tiny random encoder, in memory and on disk, and a browser: what tests of many folders need."""
 
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -111,3 +112,20 @@ def _cache_without_digests(cache: Path) -> Path:
         if entry.name != "digests":
             (cache / entry.name).symlink_to(entry)
     return cache
+
+
+# Debian's shell draws the same pages without the windows around them, which take their time.
+BROWSERS = ("chromium-headless-shell", "chromium", "chromium-browser")
+
+
+# Per file: a Playwright that stays open would keep other files of the same process from one.
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright")
+    program = next(filter(None, map(shutil.which, BROWSERS)), None)
+    if program is None:
+        pytest.skip(f"needs a browser (Debian: apt install {BROWSERS[0]})")
+    with playwright.sync_playwright() as started:
+        browser = started.chromium.launch(executable_path=program, args=["--no-sandbox"])
+        yield browser
+        browser.close()

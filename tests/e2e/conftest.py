@@ -5,7 +5,6 @@ Whatever a page logs as an error, throws or fails to load fails the test that op
 
 import json
 import re
-import shutil
 import subprocess
 import sys
 import time
@@ -21,7 +20,7 @@ pytest.importorskip("playwright", reason="needs playwright, to drive a browser")
 
 import numpy as np
 from PIL import Image as Pillow
-from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Page, expect
 
 import recap
 from recap.data import write_phantoms
@@ -29,7 +28,6 @@ from recap.data.benchmark import Domain
 from recap.scoring.calibrate import calibrate
 
 TOKEN = "only-for-the-tests-of-the-viewer"
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 # Scoring and fitting are quick; a machine that does other things meanwhile is not.
 PATIENCE_MS = 60_000
 expect.set_options(timeout=PATIENCE_MS)
@@ -126,17 +124,6 @@ def _address(process: "subprocess.Popen[bytes]", log: Path, seconds: float = 180
             return re.findall(r"http://[\w.:]+", text)[0]
         time.sleep(0.1)
     raise AssertionError(f"The service did not start:\n{log.read_text()}")
-
-
-# Per file: a Playwright that stays open would keep other files of the same process from one.
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    if CHROMIUM is None:
-        pytest.skip("needs chromium (Debian: apt install chromium)")
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield browser
-        browser.close()
 
 
 def watched(context: BrowserContext) -> tuple[Page, list[str]]:

@@ -1,24 +1,15 @@
 """The page of a scored folder in a real browser: sorting, filtering, fading, keys, no errors."""
 
-import shutil
-
 import pytest
 
 from recap.report.score_page import write_score_page
 from scored_folders import failed, region, row, write_folder, write_preview, write_regions
 
-pytest.importorskip("playwright", reason="needs playwright, to drive a browser")
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(CHROMIUM is None, reason="needs chromium"),
-]
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def page(tmp_path_factory):
-    from playwright.sync_api import sync_playwright
-
+def page(tmp_path_factory, browser):
     folder = tmp_path_factory.mktemp("scored")
     rows = [failed("bad.png")]
     for name, score in (("b10.png", 0.9), ("b9.png", 0.2), ("a.png", 0.6)):
@@ -29,21 +20,16 @@ def page(tmp_path_factory):
     columns = write_regions(folder, "series-3", [region(17, 123456.7), region(18, 1078.25)])
     rows.append(row("series-3", 0.1, kind="volume", images="40", **columns))
     path = write_score_page(write_folder(folder, rows))
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        opened = browser.new_page(viewport={"width": 1100, "height": 800})
-        opened.problems = []
-        opened.on("console", lambda message: opened.problems.append(message.text))
-        opened.on("pageerror", lambda error: opened.problems.append(str(error)))
-        opened.on(
-            "request",
-            lambda r: (
-                None if r.url.startswith(("data:", "file:")) else opened.problems.append(r.url)
-            ),
-        )
-        opened.goto(path.as_uri())
-        yield opened
-        browser.close()
+    opened = browser.new_page(viewport={"width": 1100, "height": 800})
+    opened.problems = []
+    opened.on("console", lambda message: opened.problems.append(message.text))
+    opened.on("pageerror", lambda error: opened.problems.append(str(error)))
+    opened.on(
+        "request",
+        lambda r: None if r.url.startswith(("data:", "file:")) else opened.problems.append(r.url),
+    )
+    opened.goto(path.as_uri())
+    return opened
 
 
 @pytest.fixture(autouse=True)
