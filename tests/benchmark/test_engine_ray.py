@@ -1,17 +1,14 @@
-"""On real clusters of two workers; Ray takes its time to start, so it is started twice."""
+"""What is asked of a Ray cluster; `tests/cli/test_ray_cluster.py` runs one."""
 
 import subprocess
 import sys
-from contextlib import contextmanager
 from importlib.util import find_spec
-from pathlib import Path
 
 import pytest
 
 from recap.benchmark import engine_ray
-from recap.benchmark.cells import plan_cells, read_results
+from recap.benchmark.cells import plan_cells
 from recap.benchmark.engine_ray import Share, machine_count, run_on_ray, share_of_cluster
-from recap.benchmark.engines import DIED
 from recap.benchmark.runner import run_cells
 from recap.config import resolve_settings
 from recap.data import write_phantoms
@@ -19,23 +16,6 @@ from recap.errors import InputError, RecapError
 from stub_jobs import Desk, stub_jobs
 
 needs_ray = pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed: extra `ray`")
-
-
-@contextmanager
-def time_to_start():
-    """Ray gives its processes 30 s to start; a machine busy with other work takes longer."""
-    try:
-        yield
-    except Exception as error:
-        if "timed out during startup" not in str(error):
-            raise
-        pytest.skip(f"the machine is too busy for Ray to start: {error}")
-
-
-@pytest.fixture
-def tests_importable(monkeypatch):
-    """Workers start with the environment of the cluster and import the stubs."""
-    monkeypatch.setenv("PYTHONPATH", str(Path(stub_jobs.__code__.co_filename).parent))
 
 
 class FakeRay:
@@ -108,11 +88,6 @@ def test_ray_is_not_imported_unless_asked_for():
     assert run.stdout == "False\n"
 
 
-def contents(out):
-    """Results without what a clock says."""
-    return [{**result, "seconds": None} for result in read_results(out)]
-
-
 @pytest.fixture
 def grid(tiny_folder, tmp_path):
     """Two data sets, few-shot and zero-shot."""
@@ -122,55 +97,6 @@ def grid(tiny_folder, tmp_path):
     encoder = {"name": str(tiny_folder), "input_px": 70}
     settings = resolve_settings(encoder=encoder, training={"epochs": 1, "augment": False})
     return plan_cells(dict.fromkeys(["recap"], settings), ["Brain", "Chest"], [0, 2], [0]), domains
-
-
-@needs_ray
-@pytest.mark.slow
-def test_two_workers_give_what_one_process_gives(grid, tmp_path, monkeypatch):
-    """Paths from the current folder hold for workers too."""
-    cells, domains = grid
-    monkeypatch.chdir(tmp_path)
-    assert run_cells(cells, domains, tmp_path / "here") == {}
-    out = (tmp_path / "ray").relative_to(tmp_path)
-    with time_to_start():
-        assert run_cells(cells, domains, out, engine="ray", jobs=2) == {}
-    assert len(contents(out)) == 4
-    assert contents(out) == contents(tmp_path / "here")
-
-
-@pytest.fixture
-def cluster(tests_importable):
-    """Two processors that were there before."""
-    from ray.cluster_utils import Cluster
-
-    head = {"num_cpus": 2, "include_dashboard": False, "object_store_memory": 100 * 1024**2}
-    with time_to_start():
-        cluster = Cluster(initialize_head=True, head_node_args=head)
-    yield cluster
-    cluster.shutdown()
-
-
-@needs_ray
-@pytest.mark.slow
-def test_a_dead_worker_costs_its_own_cell_and_a_cluster_is_left_as_it_was(tmp_path, cluster):
-    import ray
-
-    desk = Desk()
-    todo = stub_jobs(tmp_path, "die", "work", "die once", "fail")
-    run_on_ray(todo, 2, desk.start, desk.end, cluster.address)
-    problem = "chest.png: is damaged."
-    assert desk.ended == {"die-0": DIED, "work-1": "", "die once-2": "", "fail-3": problem}
-    assert [len(job.runs()) for job in todo] == [2, 1, 2, 1]
-    assert not ray.is_initialized()
-
-    def interrupted(job, problem):
-        raise KeyboardInterrupt
-
-    jobs = stub_jobs(tmp_path, "work", "sleep")
-    with pytest.raises(KeyboardInterrupt):
-        run_on_ray(jobs, 2, desk.start, interrupted, cluster.address)
-    assert not ray.is_initialized()
-    assert cluster.head_node.remaining_processes_alive()
 
 
 @needs_ray

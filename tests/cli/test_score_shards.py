@@ -1,7 +1,6 @@
-"""`recap score` in shards, and on a local Ray cluster of two workers."""
+"""`recap score` in shards, and what is said of those that do not go together."""
 
 import csv
-import json
 from importlib.util import find_spec
 
 import pytest
@@ -43,7 +42,11 @@ def test_shards_then_joined(command, bundle, images, tmp_path):
         (["--shard", "1/2", "--report"], "without --shard when all shards are done"),
         (["--shard", "1/2", "--engine", "ray"], "makes shards of its own"),
         (["--engine", "cloud"], "No engine is called 'cloud'"),
-        (["--engine", "ray", "--ray-address", "127.0.0.1:9"], "no Ray cluster answers"),
+        pytest.param(
+            ["--engine", "ray", "--ray-address", "127.0.0.1:9"],
+            "no Ray cluster answers",
+            marks=needs_ray,
+        ),
     ],
 )
 def test_what_does_not_go_together_is_told_first(options, told, command, bundle, images, tmp_path):
@@ -51,33 +54,3 @@ def test_what_does_not_go_together_is_told_first(options, told, command, bundle,
     assert result.code == 2
     assert told in " ".join(result.err.split())
     assert not list(tmp_path.glob("out/scores*"))
-
-
-@needs_ray
-@pytest.mark.slow
-def test_two_workers_of_a_cluster_give_the_same_rows(
-    command, bundle, images, tmp_path, monkeypatch
-):
-    """Paths from the current folder hold for workers too; run again, nothing is scored."""
-    assert command("score", bundle, images, "--out", tmp_path / "whole").code == 0
-    (tmp_path / "broken.png").write_bytes(b"nothing")
-    monkeypatch.chdir(tmp_path)
-    score = ("score", bundle, images, "broken.png", "--out", "out", "--engine", "ray", "--jobs", 2)
-    result = command(*score)
-    if "Ray did not start" in result.err:
-        pytest.skip(f"the machine is too busy for Ray to start: {result.err}")
-    assert result.code == 1
-    out = tmp_path / "out"
-    rows = table(out / "scores.csv")
-    expected = table(tmp_path / "whole" / "scores.csv")
-    assert [row["status"] for row in rows] == [*["ok"] * len(expected), "error"]
-    for row, same in zip(rows, expected, strict=False):
-        assert (row["sha256"], row["score"]) == (same["sha256"], same["score"])
-        assert (out / row["map"]).read_bytes() == (tmp_path / "whole" / same["map"]).read_bytes()
-    shards = sorted(out.glob("manifest.*-of-*.json"))
-    assert len(shards) > 1
-    told = [json.loads(path.read_text()) for path in shards]
-    assert sum(sum(one["cases"].values()) for one in told) == len(rows)
-    written = {path: path.stat().st_mtime_ns for path in (out / "maps").rglob("*.npy")}
-    assert command(*score[: score.index("--engine")]).code == 1  # Ray takes long to start
-    assert {path: path.stat().st_mtime_ns for path in (out / "maps").rglob("*.npy")} == written
