@@ -3,6 +3,7 @@ import shutil
 from dataclasses import replace
 
 import pytest
+import torch
 
 from quick_encoder import encoder_read_once  # noqa: F401
 from recap.benchmark import run_cell as module
@@ -29,9 +30,8 @@ def cells(settings):
 
 
 def contents(out):
-    """Results without what a clock says."""
-    results = [dict(result) for result in read_results(out)]
-    return [{k: v for k, v in result.items() if k != "seconds"} for result in results]
+    """Results without what a clock says, and by how many threads."""
+    return [{**result, "seconds": None, "threads": None} for result in read_results(out)]
 
 
 @pytest.fixture(scope="module")
@@ -270,6 +270,8 @@ def test_processes_give_the_same(cells, domains, finished, tmp_path):
     found = contents(tmp_path)
     assert len(found) == 4
     assert found == [expected[json_name(result)] for result in found]
+    share = max(1, torch.get_num_threads() // 2)
+    assert [result["threads"] for result in read_results(tmp_path)] == [share] * 4
 
 
 def test_results_fill_the_tables(finished):

@@ -77,6 +77,8 @@ def run_cell(
     result["seconds"] = {"fit": fitted - started, "score": scored - fitted}
     result["fingerprint"] = detector.card.fingerprint
     result["losses"] = detector.card.losses
+    # The order of sums depends on it, and so a fit's last digits.
+    result["threads"] = torch.get_num_threads()
     result["versions"] = {name: version(name) for name in ("recap-ad", "torch", "transformers")}
     if shown:
         keep_examples(out, cell, [samples[i] for i in shown], encoder.input_px)
