@@ -1,14 +1,16 @@
 """A tiny random encoder, in memory and on disk, and a browser: what tests of many folders need."""
 
+import gc
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
 import hypothesis
 import pytest
 
+from recap.collector import collect_seldom
 from recap.encoders.cache import cache_dir
 
 TINY_PX = 70  # a grid of 5 × 5 patches of 14 px
@@ -54,6 +56,18 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
             return folder.as_posix() if folder.name in MADE_ONCE else file
 
     return Scheduler(config, log) if config.getvalue("dist") == "loadfile" else None
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """What is imported and collected stays until the end: no garbage is looked for in it."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
+        collect_seldom()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -25,6 +25,7 @@ LAYERS = [
     "retries",
     "token_file",
     "allocator",
+    "collector",
     "types",
     "fetch",
     "config",

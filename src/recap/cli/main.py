@@ -24,6 +24,7 @@ from recap.cli import (
 )
 from recap.cli.ending import REASONS, orderly_end
 from recap.cli.words import printable
+from recap.collector import collect_seldom
 from recap.errors import RecapError
 
 app = typer.Typer(
@@ -74,6 +75,7 @@ app.add_typer(bench.app, name="bench")
 def main() -> None:
     """Run a command; errors a user can act on are one message and exit code 2."""
     keep_freed_memory()
+    collect_seldom()
     try:
         with orderly_end():
             app()

@@ -12,6 +12,7 @@ from multiprocessing.context import BaseContext
 from typing import TypeVar
 
 from recap.allocator import keep_freed_memory
+from recap.collector import collect_seldom
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -91,6 +92,7 @@ def _all_of(work: Callable[[Item], Result], items: Sequence[Item]) -> list[Resul
 
 def _start() -> None:
     keep_freed_memory()
+    collect_seldom()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # A killed parent cannot tell its children to stop.
     threading.Thread(target=_end_with_parent, daemon=True).start()
