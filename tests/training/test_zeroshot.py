@@ -1,4 +1,6 @@
-import sys
+import builtins
+import io
+import os
 from dataclasses import replace
 
 import numpy as np
@@ -18,24 +20,22 @@ from recap.training import loop, zeroshot
 from recap.training.loop import TrainingSet
 from recap.training.zeroshot import fit_zero_shot, leave_one_out, source_masks
 
-_opened: list[str] | None = None
-
-
-def _note_open(event, args):
-    if event == "open" and _opened is not None:
-        _opened.append(str(args[0]))
-
-
-sys.addaudithook(_note_open)
-
 
 @pytest.fixture
-def opened():
-    """Every file that is opened from now on, by whatever means."""
-    global _opened
-    _opened = []
-    yield _opened
-    _opened = None
+def opened(monkeypatch):
+    """Every file that is opened from now on, by whichever of Python's three ways."""
+    seen = []
+
+    def noted(how):
+        def call(path, *args, **kwargs):
+            seen.append(str(path))
+            return how(path, *args, **kwargs)
+
+        return call
+
+    for module, name in [(builtins, "open"), (io, "open"), (os, "open")]:
+        monkeypatch.setattr(module, name, noted(getattr(module, name)))
+    return seen
 
 
 def files_read(opened, domains):

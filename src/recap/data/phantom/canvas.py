@@ -42,8 +42,8 @@ class Canvas:
         dx, dy = self.x - shape.x, self.y - shape.y
         cos, sin = np.cos(shape.turn), np.sin(shape.turn)
         u, v = (cos * dx + sin * dy) / shape.rx, (cos * dy - sin * dx) / shape.ry
-        angle = np.arctan2(v, u)
         rim = np.ones_like(u)
+        angle = np.arctan2(v, u) if shape.waves else rim  # it takes as long as all else
         for count, (amplitude, phase) in enumerate(shape.waves, start=2):
             rim += amplitude * np.cos(count * angle + phase)
         return np.asarray(1 - np.hypot(u, v) / rim, dtype=np.float32)
