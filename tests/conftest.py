@@ -79,14 +79,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("slow")
 
 
-def tiny_model() -> Any:
-    """A random DINOv2: width 32, 8 blocks, 2 heads."""
+def tiny_model(blocks: int) -> Any:
+    """A random DINOv2: width 32, 2 heads."""
     import torch
     import transformers
 
     config = transformers.Dinov2Config(
         hidden_size=32,
-        num_hidden_layers=8,
+        num_hidden_layers=blocks,
         num_attention_heads=2,
         intermediate_size=64,
         patch_size=14,
@@ -103,17 +103,23 @@ def tiny_model() -> Any:
 
 @pytest.fixture(scope="session")
 def tiny_encoder() -> Any:
-    """The tiny model as a frozen encoder at 70 px; shared, so never to be changed in place."""
+    """A tiny model as a frozen encoder at 70 px; shared, so never to be changed in place.
+
+    There is a block between each two of its layers.
+    """
     from recap.encoders.vit import Encoder
 
-    return Encoder(tiny_model(), name="tiny", checksum="tiny", input_px=TINY_PX)
+    return Encoder(tiny_model(8), name="tiny", checksum="tiny", input_px=TINY_PX)
 
 
 @pytest.fixture(scope="session")
 def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The tiny model as a folder that `encoder.name` may point at (with `encoder.input_px=70`)."""
+    """A tiny model as a folder that `encoder.name` may point at (with `encoder.input_px=70`).
+
+    Hundreds of detectors are fitted on it: every one of its blocks is a layer.
+    """
     folder = tmp_path_factory.mktemp("tiny") / "encoder"
-    tiny_model().save_pretrained(folder, safe_serialization=True)
+    tiny_model(4).save_pretrained(folder, safe_serialization=True)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RECAP_CACHE", str(_cache_without_digests(tmp_path_factory.mktemp("cache"))))
         yield folder

@@ -59,7 +59,7 @@ def slow_output(model, pixels):
 @pytest.mark.parametrize("top_share", [0.01, 0.3])
 @torch.no_grad()
 def test_map_and_score_are_those_of_the_equations(masking, top_share, make_settings, make_support):
-    settings = make_settings(masking=masking, top_share=top_share, mask_threshold=2, rotations=2)
+    settings = make_settings(masking=masking, top_share=top_share, mask_threshold=3, rotations=2)
     model = fit_few_shot(make_support(), settings).model
     pixels = torch.rand(1, 3, 70, 70, generator=torch.Generator().manual_seed(1))
     score, expected = slow_output(model, pixels)
@@ -164,7 +164,7 @@ def test_abnormal_images_change_nothing(make_settings, make_support):
 def test_saved_batched_and_single_scores_agree(
     masking, make_settings, make_support, queries, tmp_path
 ):
-    settings = make_settings(masking=masking, mask_threshold=1, rotations=2)
+    settings = make_settings(masking=masking, mask_threshold=3, rotations=2)
     detector = fit_few_shot(make_support(), settings)
     again = check_saved(detector, queries, tmp_path / "bundle")
     assert bool(again.model.masked) is (masking == "on")
@@ -191,7 +191,7 @@ def test_an_earlier_block_is_normed_too(peer_settings):
 
 def test_a_layer_that_does_not_exist_is_refused(make_settings, make_support):
     with pytest.raises(
-        SettingsError, match=r"options\.layer = 9: .*blocks 1 to 8; give one of them"
+        SettingsError, match=r"options\.layer = 9: .*blocks 1 to 4; give one of them"
     ):
         fit_few_shot(make_support(), make_settings(layer=9))
 
