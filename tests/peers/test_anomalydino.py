@@ -164,7 +164,7 @@ def test_abnormal_images_change_nothing(make_settings, make_support):
 def test_saved_batched_and_single_scores_agree(
     masking, make_settings, make_support, queries, tmp_path
 ):
-    settings = make_settings(masking=masking, mask_threshold=3, rotations=2)
+    settings = make_settings(masking=masking, mask_threshold=1, rotations=2)
     detector = fit_few_shot(make_support(), settings)
     again = check_saved(detector, queries, tmp_path / "bundle")
     assert bool(again.model.masked) is (masking == "on")
