@@ -43,9 +43,10 @@ class Canvas:
         cos, sin = np.cos(shape.turn), np.sin(shape.turn)
         u, v = (cos * dx + sin * dy) / shape.rx, (cos * dy - sin * dx) / shape.ry
         rim = np.ones_like(u)
-        angle = np.arctan2(v, u) if shape.waves else rim  # it takes as long as all else
-        for count, (amplitude, phase) in enumerate(shape.waves, start=2):
-            rim += amplitude * np.cos(count * angle + phase)
+        if shape.waves:
+            angle = np.arctan2(v, u)  # takes as long as all else
+            for count, (amplitude, phase) in enumerate(shape.waves, start=2):
+                rim += amplitude * np.cos(count * angle + phase)
         return np.asarray(1 - np.hypot(u, v) / rim, dtype=np.float32)
 
     def inside(self, shape: Shape, soft: float = 0.02) -> FloatArray:
