@@ -10,7 +10,8 @@ import typer
 from recap.atomic import check_file, write_atomic
 from recap.cli.bars import bars
 from recap.cli.options import Device, RandomWeights, Runtime
-from recap.cli.words import printable, some, unmatched_exclusions
+from recap.cli.words import printable, unmatched_exclusions
+from recap.words import some
 
 
 def evaluate_command(

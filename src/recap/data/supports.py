@@ -15,7 +15,7 @@ from recap.data.patients import patient_of, stored_patient
 from recap.errors import InputError, SettingsError
 from recap.fetch import sha256_of
 from recap.types import CLASSES, Sample
-from recap.words import counted
+from recap.words import counted, some
 
 _LINE = re.compile(r"([na])-0:(.*)")
 _LETTERS = dict(zip("na", CLASSES, strict=True))
@@ -204,10 +204,9 @@ def _find_in_pool(domain: Domain, names: Names, file: Path) -> dict[str, list[li
         by_name[CLASSES[sample.abnormal], sample.path.name].append(sample)
     missing = [name for label in CLASSES for name in names[label] if (label, name) not in by_name]
     if missing:
-        shown = ", ".join(missing[:5]) + (", …" if len(missing) > 5 else "")
         raise InputError(
             f"{file}: {len(missing)} of its files are not in the pool of {domain.root} "
-            f"({shown}). Use the list made for this dataset, or draw a support set."
+            f"({some(missing)}). Use the list made for this dataset, or draw a support set."
         )
     return {label: [by_name[label, name] for name in names[label]] for label in CLASSES}
 
@@ -224,10 +223,9 @@ def _unchanged(
             chosen[label].extend(same[:1])
             changed.extend([] if same else [str(found[0].path)])
     if changed:
-        shown = ", ".join(changed[:5]) + (", …" if len(changed) > 5 else "")
         raise InputError(
             f"{file}: {len(changed)} of its files, or their masks, have changed since it was "
-            f"written ({shown}). Restore them, or draw the support set again."
+            f"written ({some(changed)}). Restore them, or draw the support set again."
         )
     return chosen
 
