@@ -17,7 +17,8 @@ from recap.fetch import sha256_of
 from recap.types import CLASSES, Sample
 from recap.words import counted, some
 
-_LINE = re.compile(r"([na])-0:(.*)")
+LINE = re.compile(r"([na])-0:(.*)")
+"""A line of a published list: the letter of a class, and the names of its files."""
 _LETTERS = dict(zip("na", CLASSES, strict=True))
 NEEDS_NONE = "Methods of normal images alone, such as normal_only, need none."
 
@@ -158,8 +159,8 @@ def _build(chosen: dict[str, list[Sample]]) -> Support:
 
 def _parse(file: Path) -> Names:
     names: Names = {}
-    for line in filter(None, map(str.strip, _read(file).splitlines())):
-        match = _LINE.fullmatch(line)
+    for line in filter(None, map(str.strip, read_list(file).splitlines())):
+        match = LINE.fullmatch(line)
         if match is None or _LETTERS[match[1]] in names:
             raise InputError(
                 f"{file}: unexpected line {line[:40]!r}. "
@@ -176,7 +177,7 @@ def _parse(file: Path) -> Names:
 
 def _parse_json(file: Path) -> Records:
     try:
-        content: Any = json.loads(_read(file))
+        content: Any = json.loads(read_list(file))
         records = {label: list(content[label]) for label in CLASSES}
         complete = all(
             isinstance(record["name"], str) and isinstance(record["sha256"], str)
@@ -190,7 +191,8 @@ def _parse_json(file: Path) -> Records:
     return records
 
 
-def _read(file: Path) -> str:
+def read_list(file: Path) -> str:
+    """The text of a support list."""
     try:
         return file.read_text(encoding="utf-8-sig")  # some editors add a byte order mark
     except (OSError, UnicodeDecodeError) as error:
