@@ -1,5 +1,6 @@
-"""Scored folders made by hand, and a parser that fails on tags that do not nest."""
+"""Scored folders made by hand and read back, and a parser that fails on tags that do not nest."""
 
+import csv
 import json
 from html.parser import HTMLParser
 from pathlib import Path
@@ -34,6 +35,17 @@ MANIFEST: dict[str, Any] = {
     },
     "maps": {"drawn_from_to": [0.1, 0.4]},
 }
+
+
+def read_table(path: Path) -> list[dict[str, str]]:
+    """The rows of a CSV file."""
+    with path.open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def scores_by_case(out: Path) -> dict[str, dict[str, str]]:
+    """The rows of a scored folder's table."""
+    return {row["case"]: row for row in read_table(out / "scores.csv")}
 
 
 def picture_png(value: float = 0.5, side: int = 12) -> bytes:

@@ -36,7 +36,8 @@ def alone(path: Path, written: Path | None = None) -> Iterator[None]:
     system or the disk knows no such locks, the work goes on without.
     """
     with ExitStack() as held:
-        # A run that ends removes its file. Who opened that one before holds what nobody else sees.
+        # A run that ends removes its lock file. A lock on a removed file keeps nobody out: whoever
+        # got hold of one opens the path again.
         while (
             os.fstat(held.enter_context(_held(path, written or path.parent)).fileno()).st_nlink == 0
         ):

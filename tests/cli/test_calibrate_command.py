@@ -1,4 +1,3 @@
-import csv
 import json
 import shutil
 
@@ -9,6 +8,7 @@ from PIL import Image as PillowImage
 import recap
 from recap.cli.calibrate import _summary
 from recap.scoring.calibration import calibrate_scores
+from scored_folders import read_table
 
 
 @pytest.fixture
@@ -77,16 +77,13 @@ def test_scores_then_come_with_decisions_and_regions(command, own_bundle, folder
     out = folders / "out"
     assert command("score", own_bundle, folders / "abnormal", "--out", out).code == 0
     detector = recap.load(own_bundle)
-    with (out / "scores.csv").open(newline="") as file:
-        rows = list(csv.DictReader(file))
-    for row in rows:
+    for row in read_table(out / "scores.csv"):
         decision = detector.score(folders / "abnormal" / row["case"]).decision
         assert float(row["p_value"]) == pytest.approx(decision.p_value, rel=1e-7)
         assert row["decision"] in ("normal", "abnormal", "out-of-domain")
         assert row["in_domain"] == ("yes" if decision.in_domain else "no")
         assert row["rule"] == decision.rule
-        with (out / row["regions_table"]).open(newline="") as file:
-            assert len(list(csv.DictReader(file))) == int(row["regions"])
+        assert len(read_table(out / row["regions_table"])) == int(row["regions"])
     manifest = json.loads((out / "manifest.json").read_text())
     assert manifest["decisions"]["rule"] == detector.card.calibration.rule
     assert manifest["decisions"]["threshold"] == detector.card.calibration.threshold
@@ -103,15 +100,15 @@ def test_files_are_then_read_as_for_the_calibration(command, own_bundle, folders
     assert manifest["reading"]["window"] == "lung"
     assert command(*score, folders / "other", "--window", "file").code == 0
     for name, decided in (("out", True), ("other", False)):
-        with (folders / name / "scores.csv").open(newline="") as file:
-            rows = list(csv.DictReader(file))
+        rows = read_table(folders / name / "scores.csv")
         assert [bool(row["decision"]) for row in rows] == [decided] * 6
     assert "window file, not lung" in rows[0]["rule"]
 
 
 def test_a_graph_gives_the_scores_of_the_calibration(command, own_bundle, folders, monkeypatch):
     chosen = []
-    monkeypatch.setattr("recap.runtime.choice.choose_runtime", lambda *a, **k: chosen.append(a[1:]))
+    choose = "recap.runtime.loading.choose_runtime"
+    monkeypatch.setattr(choose, lambda detector, name, bundle, *_: chosen.append((name, bundle)))
     options = ["calibrate", own_bundle, "--normal", folders / "normal", "--runtime", "onnx"]
     assert command(*options).code == 0
     assert chosen == [("onnx", own_bundle)]

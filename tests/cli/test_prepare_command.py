@@ -7,7 +7,7 @@ from typer.testing import CliRunner
 import raw_trees
 from recap.cli.data_prepare import prepare_command
 from recap.data import read_domain
-from recap.data.prepare import source_names
+from recap.data.prepare.sources import NAMES
 from recap.errors import InputError, SettingsError
 from toy_source import tree
 
@@ -90,6 +90,6 @@ def test_wrong_uses_are_one_error(raw, tmp_path):
 
 def test_help_names_every_source_and_what_it_needs():
     text = invoke("--help").stdout
-    assert all(f"\n  {name} " in text for name in source_names())
+    assert all(f"\n  {name} " in text for name in NAMES)
     for folder in ("BraTS2021_*_flair.nii.gz", "Edema_validationset/", "stage_2_train_images/"):
         assert folder in text

@@ -1,6 +1,5 @@
 """Grids and folders on a real Ray cluster of two workers; it takes its time, so all share one."""
 
-import csv
 import json
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from recap.benchmark.engine_ray import run_on_ray
 from recap.benchmark.engines import DIED
 from recap.benchmark.runner import run_cells
 from recap.config import resolve_settings
+from scored_folders import read_table
 from stub_jobs import Desk, stub_jobs
 
 pytestmark = pytest.mark.slow
@@ -57,11 +57,6 @@ def test_two_workers_give_what_one_process_gives(
     assert contents(out) == contents(tmp_path / "here")
 
 
-def table(path):
-    with path.open(newline="", encoding="utf-8") as file:
-        return list(csv.DictReader(file))
-
-
 def test_a_folder_is_scored_as_by_one_process(
     cluster, command, bundle, domains, tmp_path, monkeypatch
 ):
@@ -74,8 +69,8 @@ def test_a_folder_is_scored_as_by_one_process(
     there = ("--engine", "ray", "--ray-address", cluster.address, "--jobs", 2)
     assert command(*score, *there).code == 1
     out = tmp_path / "out"
-    rows = table(out / "scores.csv")
-    expected = table(tmp_path / "whole" / "scores.csv")
+    rows = read_table(out / "scores.csv")
+    expected = read_table(tmp_path / "whole" / "scores.csv")
     assert [row["status"] for row in rows] == [*["ok"] * len(expected), "error"]
     for row, same in zip(rows, expected, strict=False):
         assert (row["sha256"], row["score"]) == (same["sha256"], same["score"])

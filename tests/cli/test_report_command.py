@@ -1,4 +1,3 @@
-import csv
 import json
 import sys
 from dataclasses import replace
@@ -16,17 +15,12 @@ from recap.report.score_page import write_score_page
 from recap.scoring.bundle import read_card
 from recap.scoring.explain import explain
 from recap.scoring.rows import Row
-from scored_folders import Page
+from scored_folders import Page, read_table, scores_by_case
 
 
 @pytest.fixture
 def images(domains):
     return domains[0].root / "test" / "Ungood" / "img"
-
-
-def table(out):
-    with (out / "scores.csv").open(newline="", encoding="utf-8") as file:
-        return {row["case"]: row for row in csv.DictReader(file)}
 
 
 def times(folder):
@@ -46,7 +40,7 @@ def test_a_report_with_pictures_and_why(reported, bundle, images):
     text = (reported / "report.html").read_text()
     Page(text)
     detector = recap.load(bundle)
-    for name in table(reported):
+    for name in scores_by_case(reported):
         found = explain(detector, images / name)
         why = json.loads((reported / f"why/{name}.json").read_text())
         assert why["nearest"]["origin"]["name"] == found.nearest.origin.name
@@ -90,8 +84,7 @@ def test_a_volume_shows_its_highest_slice(command, bundle, tmp_path):
     nibabel.save(nibabel.Nifti1Image(voxels, np.diag([1.0, 1.0, 3.0, 1.0])), tmp_path / "v.nii.gz")
     out = tmp_path / "out"
     assert command("score", bundle, tmp_path / "v.nii.gz", "--out", out, "--report").code == 0
-    with (out / "images/v.nii.gz.csv").open(newline="") as file:
-        scores = [float(line["score"]) for line in csv.DictReader(file)]
+    scores = [float(line["score"]) for line in read_table(out / "images/v.nii.gz.csv")]
     why = json.loads((out / "why/v.nii.gz.json").read_text())
     assert (why["image"], why["images"]) == (int(np.argmax(scores)), 5)
     assert why["score"] == pytest.approx(max(scores), rel=1e-6)
@@ -112,7 +105,7 @@ def test_a_slide_is_shown_whole(command, bundle, tmp_path):
     why = json.loads((out / "why/s.tiff.json").read_text())
     assert why["shown_hw"] == [1100, 1900]
     map = np.load(out / "maps/s.tiff.npy")
-    step = float(table(out)["s.tiff"]["map_step_px"])
+    step = float(scores_by_case(out)["s.tiff"]["map_step_px"])
     x, y = why["xy_px"]
     # The tile with the highest score need not have the highest value, but was looked at.
     assert np.isfinite(map[int(y / step), int(x / step)])
@@ -130,7 +123,7 @@ def test_parquet_is_the_table_with_types(command, bundle, images, tmp_path):
     result = command("score", bundle, images, bad, "--out", out, "--parquet")
     assert result.code == 1  # the bad file
     read = parquet.read_table(out / "scores.parquet").to_pylist()
-    rows = table(out)
+    rows = scores_by_case(out)
     assert [row["case"] for row in read] == list(rows)
     for row in read:
         text = rows[row["case"]]
@@ -209,7 +202,7 @@ def test_several_detectors_see_an_image_once(
     for path, name in ((bundle, "brain"), (second, "chest")):
         alone = tmp_path / f"{name}-alone"
         command("score", path, images, "--out", alone)
-        assert table(out / name) == table(alone)
+        assert scores_by_case(out / name) == scores_by_case(alone)
         assert f"{out / name}/scores.csv" in result.out
 
 
@@ -234,7 +227,7 @@ def test_ignored_places_are_in_no_region(command, bundle, images, tmp_path):
         Pillow.fromarray(np.full((70, 70), 255, np.uint8)).save(masks / image.name)
     out = tmp_path / "out"
     assert command("score", bundle, images, "--out", out, "--ignore", masks).code == 0
-    assert {row["regions"] for row in table(out).values()} == {"0"}
+    assert {row["regions"] for row in scores_by_case(out).values()} == {"0"}
     again = command("score", bundle, images, "--out", out)
     assert "only one of the two runs has ignore masks" in again.err
 
@@ -280,7 +273,7 @@ def test_dicom_results_of_dicom_files(command, bundle, images, tmp_path):
     before = times(out / "dicom")
     assert command("score", bundle, given, "--out", out, "--dicom").out == result.out
     assert times(out / "dicom") == before
-    assert [row["dicom"] for row in table(out).values()] == ["dicom/one.dcm", ""]
+    assert [row["dicom"] for row in scores_by_case(out).values()] == ["dicom/one.dcm", ""]
 
 
 def test_dicom_results_are_of_the_files_that_are_there_now(tmp_path):
@@ -320,7 +313,7 @@ def test_a_case_that_breaks_dicom_results_costs_no_other(command, bundle, tmp_pa
     result = command("score", bundle, given, "--out", out, "--dicom")
     assert result.code == 1
     assert "b.dcm: its DICOM results could not be made (IndexError" in result.err
-    rows = table(out)
+    rows = scores_by_case(out)
     assert [row["status"] for row in rows.values()] == ["ok"] * 3
     assert all(row["score"] for row in rows.values())
     errors = json.loads((out / "manifest.json").read_text())["dicom"]["errors"]
@@ -335,5 +328,5 @@ def test_a_case_that_breaks_dicom_results_costs_no_other(command, bundle, tmp_pa
     monkeypatch.undo()
     again = command("score", bundle, given, "--out", out, "--dicom")
     assert again.code == 0, again.err
-    assert {row["error"] for row in table(out).values()} == {""}
+    assert {row["error"] for row in scores_by_case(out).values()} == {""}
     assert "DICOM results of 3 cases:" in again.out

@@ -1,6 +1,5 @@
 """What earlier runs wrote beside the table, after a later run with other files or options."""
 
-import csv
 import json
 import shutil
 import sys
@@ -11,11 +10,7 @@ import pytest
 from recap.report.old_dicom import clear_unnamed
 from recap.scoring.rows import Row
 from recap.scoring.shards import Shard
-
-
-def table(out):
-    with (out / "scores.csv").open(newline="", encoding="utf-8") as file:
-        return {row["case"]: row for row in csv.DictReader(file)}
+from scored_folders import scores_by_case
 
 
 def test_dicom_results_of_files_that_failed_or_changed_or_are_gone_are_removed(
@@ -40,7 +35,7 @@ def test_dicom_results_of_files_that_failed_or_changed_or_are_gone_are_removed(
     assert command("score", bundle, given, "--out", out).code == 1
     left = {str(file.relative_to(out / "dicom")) for file in (out / "dicom").rglob("*.*")}
     assert left == {"gone.dcm", "gone.dcm/note.txt", "kept.dcm", *kept}
-    assert {name: row["dicom"] for name, row in table(out).items()} == {
+    assert {name: row["dicom"] for name, row in scores_by_case(out).items()} == {
         "broken.dcm": "",
         "changed.dcm": "",
         "kept.dcm": "dicom/kept.dcm",
@@ -99,7 +94,7 @@ def test_a_page_and_a_typed_table_of_an_earlier_run_follow_the_table(command, bu
     assert "Written anew to match the table: scores.parquet, report.html\n" in result.out
     assert "new.png" in (out / "report.html").read_text(encoding="utf-8")
     cases = pyarrow.parquet.read_table(out / "scores.parquet")["case"].to_pylist()
-    assert cases == list(table(out))
+    assert cases == list(scores_by_case(out))
     assert "scores.parquet" in json.loads((out / "manifest.json").read_text())["sha256"]
 
 

@@ -1,4 +1,3 @@
-import csv
 import json
 import os
 import shutil
@@ -11,11 +10,11 @@ import recap
 from recap.cli.score import _decisions, _dicom_results
 from recap.cli.score_job import Outcome
 from recap.scoring.rows import Row
+from scored_folders import read_table
 
 
 def rows(out):
-    with (out / "scores.csv").open(newline="", encoding="utf-8") as file:
-        return list(csv.DictReader(file))
+    return read_table(out / "scores.csv")
 
 
 def test_score_a_folder(command, bundle, domains, tmp_path):

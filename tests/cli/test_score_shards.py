@@ -1,9 +1,10 @@
 """`recap score` in shards, and what is said of those that do not go together."""
 
-import csv
 from importlib.util import find_spec
 
 import pytest
+
+from scored_folders import read_table
 
 needs_ray = pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed: extra `ray`")
 
@@ -13,11 +14,6 @@ def images(domains):
     return domains[0].root / "test"
 
 
-def table(path):
-    with path.open(newline="", encoding="utf-8") as file:
-        return list(csv.DictReader(file))
-
-
 def test_shards_then_joined(command, bundle, images, tmp_path):
     whole, out = tmp_path / "whole", tmp_path / "out"
     assert command("score", bundle, images, "--out", whole).code == 0
@@ -25,12 +21,12 @@ def test_shards_then_joined(command, bundle, images, tmp_path):
     first = command(*score, "--shard", "1/2")
     assert first.out.splitlines()[0].endswith(f"{out}/scores.1-of-2.csv")
     command(*score, "--shard", "2/2")
-    parts = [row for n in (1, 2) for row in table(out / f"scores.{n}-of-2.csv")]
+    parts = [row for n in (1, 2) for row in read_table(out / f"scores.{n}-of-2.csv")]
     written = {path: path.stat().st_mtime_ns for path in (out / "maps").rglob("*.npy")}
     assert command(*score).code == 0
-    assert table(out / "scores.csv") == table(whole / "scores.csv")
+    assert read_table(out / "scores.csv") == read_table(whole / "scores.csv")
     assert sorted(row["case"] for row in parts) == sorted(
-        row["case"] for row in table(whole / "scores.csv")
+        row["case"] for row in read_table(whole / "scores.csv")
     )
     assert {path: path.stat().st_mtime_ns for path in (out / "maps").rglob("*.npy")} == written
 

@@ -80,7 +80,7 @@ def test_several_masks_of_an_image_are_neither_orphans_nor_chosen_from(tmp_path:
 def test_mismatches_name_up_to_five(tmp_path: Path) -> None:
     images = touch(tmp_path, *(f"img/{i}.png" for i in range(8)))
     touch(tmp_path, "mask/0.png")
-    with pytest.raises(InputError, match=r"1\.png, 2\.png, 3\.png, 4\.png, 5\.png, and 2 more"):
+    with pytest.raises(InputError, match=r"1\.png, 2\.png, 3\.png, 4\.png, 5\.png and 2 more"):
         match_masks(images, tmp_path / "mask")
     touch(tmp_path, *(f"mask/{i}.png" for i in range(9)))
     with pytest.raises(InputError, match=r"1 mask without an image \(8\.png\)"):

@@ -136,7 +136,7 @@ def test_a_torn_last_line_and_a_half_written_file_do_no_harm(raw, tmp_path):
     folder = tmp_path / "a/Toy_AD"
     with (folder / ".prepare.jsonl").open("a") as stream:
         stream.write('["items", "4", {"work": "12')
-    (folder / ".partial/left").write_text("ha")
+    (folder / "test/good/img/.1f.partial").write_text("ha")
     assert prepare(SOURCE, raw, tmp_path / "a").reused == 3
     prepare(SOURCE, raw, tmp_path / "fresh")
     assert tree(tmp_path / "a") == tree(tmp_path / "fresh")
@@ -245,7 +245,7 @@ def file_below_a_file(number):
 def test_plans_that_cannot_be_followed(raw, tmp_path):
     with pytest.raises(InputError, match=r"2 inputs become the same test/good/img/1\.png"):
         prepare(toy(clash), raw, tmp_path / "a")
-    with pytest.raises(InputError, match=r"Cannot write .*a/b.*Make room"):
+    with pytest.raises(InputError, match=r"Cannot write .*a/b.*What is finished stays"):
         prepare(toy(unwritable), raw, tmp_path / "b")
     with pytest.raises(InputError, match=r"nowhere: there is no such folder\. For 'toy' give"):
         prepare(SOURCE, tmp_path / "nowhere", tmp_path / "c")

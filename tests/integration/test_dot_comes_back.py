@@ -4,7 +4,6 @@ The way is the whole one: a file in its true format, `recap score`, the map file
 may be off by one patch of the encoder, counted in the source's own pixels, and by no more.
 """
 
-import csv
 import math
 from pathlib import Path
 
@@ -21,6 +20,7 @@ from recap.encoders.weights import locate
 from recap.errors import WeightsError
 from recap.io import open_file
 from recap.model.edges import CELL_PX
+from scored_folders import read_table, scores_by_case
 from slide_files import PINK, PURPLE, blank, write_slide
 from volume_files import affine, turn, write_nifti
 
@@ -92,8 +92,7 @@ def fit_on(files, settings, out):
 
 def score(bundle, path, out, axis=None):
     score_command([bundle, path], out, axis=axis, device="cpu")
-    with (out / "scores.csv").open(newline="", encoding="utf-8") as file:
-        return {row["case"]: row for row in csv.DictReader(file)}
+    return scores_by_case(out)
 
 
 def peak(map):
@@ -204,8 +203,7 @@ def test_an_oblique_nifti(axis, settings, tmp_path):
 
 
 def highest_slices(table: Path, count):
-    with table.open(newline="", encoding="utf-8") as file:
-        slices = sorted(csv.DictReader(file), key=lambda line: float(line["score"]))
+    slices = sorted(read_table(table), key=lambda line: float(line["score"]))
     return {int(line["number"]) for line in slices[-count:]}
 
 

@@ -1,6 +1,5 @@
 """`recap score` on what hospitals hold: volumes, series, clips, archives, and what is broken."""
 
-import csv
 import json
 import os
 import sys
@@ -19,6 +18,7 @@ from quick_encoder import encoder_read_once  # noqa: F401
 from recap.cli.main import main
 from recap.config import ReadingSettings
 from recap.data.cases import find_cases
+from scored_folders import read_table, scores_by_case
 from volume_files import affine, turn, write_nifti, write_nrrd
 
 pytestmark = pytest.mark.slow
@@ -69,14 +69,8 @@ def command(monkeypatch, capsys):
     return run
 
 
-def rows(out):
-    with (out / "scores.csv").open(newline="", encoding="utf-8") as file:
-        return {row["case"]: row for row in csv.DictReader(file)}
-
-
 def slice_scores(out, row):
-    with (out / row["table"]).open(newline="", encoding="utf-8") as file:
-        lines = list(csv.DictReader(file))
+    lines = read_table(out / row["table"])
     assert [line["number"] for line in lines] == [str(n) for n in range(len(lines))]
     return [float(line["score"]) for line in lines]
 
@@ -127,7 +121,7 @@ def mixed(tmp_path):
 def test_a_folder_of_everything(mixed, bundle, detector, command, tmp_path):
     out = tmp_path / "out"
     code, said = command("score", bundle, mixed, "--out", out)
-    table = rows(out)
+    table = scores_by_case(out)
     assert code == 1
     assert "Left alone: 2 other files" in said  # the report and the notes
     kinds = {name: (row["kind"], row["images"]) for name, row in table.items()}
@@ -169,7 +163,7 @@ def test_slices_of_a_series_are_in_the_order_of_their_place(detector, tmp_path):
     """Also the map lies over the slices: stored (column, row, slice), towards left and back."""
     make_study(tmp_path / "ct")
     score(detector, tmp_path / "ct", tmp_path / "out")
-    row = rows(tmp_path / "out")["series-1"]
+    row = scores_by_case(tmp_path / "out")["series-1"]
     expected = [detector.score(shown(pixels)) for pixels in CT]
     scores = [prediction.score for prediction in expected]
     assert slice_scores(tmp_path / "out", row) == pytest.approx(scores, rel=1e-5)
@@ -185,7 +179,7 @@ def test_slices_of_a_series_are_in_the_order_of_their_place(detector, tmp_path):
 def test_a_volume_is_shown_as_radiologists_look_at_it(detector, tmp_path):
     path = write_nifti(tmp_path / "brain.nii.gz", BRAIN, RAS)
     score(detector, path, tmp_path / "out")
-    row = rows(tmp_path / "out")["brain.nii.gz"]
+    row = scores_by_case(tmp_path / "out")["brain.nii.gz"]
     written = nibabel.load(tmp_path / "out" / row["map"])
     assert np.array_equal(written.affine, RAS.astype(np.float32))
     assert written.shape == BRAIN.shape
@@ -202,7 +196,7 @@ def test_a_volume_is_shown_as_radiologists_look_at_it(detector, tmp_path):
 def test_frames_have_a_map_each(detector, tmp_path):
     path = save_dicom(tmp_path / "clip.dcm", CLIP, Modality="US", WindowCenter=128, WindowWidth=256)
     score(detector, path, tmp_path / "out", ReadingSettings(volume_top_k=1.0))
-    row = rows(tmp_path / "out")["clip.dcm"]
+    row = scores_by_case(tmp_path / "out")["clip.dcm"]
     expected = [detector.score(frame) for frame in CLIP]
     maps = np.load(tmp_path / "out" / row["map"])
     assert maps.shape == CLIP.shape
@@ -332,7 +326,7 @@ def test_window_and_axis_are_recorded_and_never_mixed(bundle, command, tmp_path)
         "coronal",
         0.4,
     )
-    row = rows(out)["brain.nii"]
+    row = scores_by_case(out)["brain.nii"]
     assert (row["images"], row["height"], row["width"]) == ("28", "6", "24")
     before = files(out)
     for other in (["--axis", "coronal"], ["--window", "-20,90", "--axis", "axial"], []):
@@ -371,8 +365,8 @@ def test_a_zip_is_scored_like_its_folder(bundle, command, tmp_path):
     archive = pack(tmp_path / "study", tmp_path / "study.zip")
     assert command("score", bundle, tmp_path / "study", "--out", tmp_path / "folder")[0] == 1
     assert command("score", bundle, archive, "--out", tmp_path / "zip")[0] == 1
-    first = rows(tmp_path / "zip")
-    by_folder = rows(tmp_path / "folder")
+    first = scores_by_case(tmp_path / "zip")
+    by_folder = scores_by_case(tmp_path / "folder")
     same = ("case", "sha256", "status", "kind", "score", "map", "table")
     assert [[row[key] for key in same] for row in first.values()] == [
         [row[key] for key in same] for row in by_folder.values()
@@ -385,7 +379,7 @@ def test_a_zip_is_scored_like_its_folder(bundle, command, tmp_path):
     assert maps.items() <= files(tmp_path / "folder").items()
     before = {p: p.stat().st_mtime_ns for p in (tmp_path / "zip" / "maps").rglob("*.gz")}
     assert command("score", bundle, archive, "--out", tmp_path / "zip")[0] == 1
-    assert rows(tmp_path / "zip") == first
+    assert scores_by_case(tmp_path / "zip") == first
     assert {p: p.stat().st_mtime_ns for p in before} == before
 
 
@@ -396,5 +390,5 @@ def test_a_damaged_zip_does_not_stop_the_others(bundle, command, tmp_path):
     code, said = command("score", bundle, archive, tmp_path / "study", "--out", tmp_path / "out")
     assert code == 1
     assert "study.zip" in said
-    status = [row["status"] for row in rows(tmp_path / "out").values()]
+    status = [row["status"] for row in scores_by_case(tmp_path / "out").values()]
     assert status == ["error", "ok"]

@@ -16,6 +16,7 @@ from recap.scoring.other_files import refuse_to_lose
 from recap.scoring.rows import COLUMNS, Row, read_rows, write_rows
 from recap.scoring.run_manifest import RunManifest
 from recap.scoring.stages import Stages
+from scored_folders import read_table
 
 
 @pytest.fixture
@@ -53,15 +54,10 @@ def scored(few_shot, monkeypatch):
     return calls
 
 
-def read_table(out):
-    with (out / "scores.csv").open(newline="", encoding="utf-8") as file:
-        return list(csv.DictReader(file))
-
-
 def test_rows_maps_overlays_and_manifest(few_shot, images, tmp_path):
     out = tmp_path / "out"
     rows = score_to_folder(few_shot, find_cases([images]), out, draw)
-    table = read_table(out)
+    table = read_table(out / "scores.csv")
     assert list(table[0]) == COLUMNS
     names = [row["case"] for row in table]
     assert names == ["a2.png", "a10.png", "b.png", "broken.png", "sub/a2.png"]
@@ -148,7 +144,7 @@ def test_an_interrupted_run_goes_on(few_shot, images, tmp_path, scored):
     with pytest.raises(KeyboardInterrupt):
         score_to_folder(few_shot, cases, out, draw, kill)
     assert json.loads((out / "manifest.json").read_text())["status"] == "running"
-    assert {row["case"] for row in read_table(out)} == {"a2.png", "a10.png"}
+    assert {row["case"] for row in read_table(out / "scores.csv")} == {"a2.png", "a10.png"}
     assert score_to_folder(few_shot, cases, out, draw) == whole
     assert len(scored) == len(set(scored)) == 4
     assert (out / "scores.csv").read_bytes() == (tmp_path / "whole" / "scores.csv").read_bytes()
@@ -186,7 +182,7 @@ def test_a_file_name_that_is_not_text_is_scored(few_shot, images, tmp_path):
     first = score_to_folder(few_shot, cases, out, draw)
     assert sum(row.status == "ok" for row in first) == 4
     assert score_to_folder(few_shot, cases, out, draw) == first
-    row = next(row for row in read_table(out) if "udc" in row["case"])  # as UTF-8
+    row = next(row for row in read_table(out / "scores.csv") if "udc" in row["case"])  # as UTF-8
     assert (row["case"], row["map"]) == (r"\udcff.png", r"maps/\udcff.png.npy")
 
 
@@ -211,7 +207,7 @@ def test_awkward_names_survive_the_table(few_shot, images, tmp_path):
     cases, out = find_cases([images]), tmp_path / "out"
     first = score_to_folder(few_shot, cases, out, draw)
     assert score_to_folder(few_shot, cases, out, draw) == first
-    assert 'a, "b"; c.png' in [row["case"] for row in read_table(out)]
+    assert 'a, "b"; c.png' in [row["case"] for row in read_table(out / "scores.csv")]
 
 
 def test_results_of_another_detector_are_kept_apart(few_shot, detectors, images, tmp_path):
@@ -270,8 +266,7 @@ def test_a_foreign_table_is_not_overwritten(few_shot, images, tmp_path):
 def test_a_table_of_an_earlier_version_is_read(tmp_path):
     row = Row("a", "b/a", "c", "ok", score="0.5", error="none")
     write_rows(tmp_path / "new.csv", [row])
-    with (tmp_path / "new.csv").open(newline="") as file:
-        given = list(csv.DictReader(file))
+    given = read_table(tmp_path / "new.csv")
     with (tmp_path / "old.csv").open("w", newline="") as file:
         writer = csv.DictWriter(
             file, [c for c in COLUMNS if c not in ("dicom", "ignore_sha256")], extrasaction="ignore"

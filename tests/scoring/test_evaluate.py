@@ -110,7 +110,7 @@ def test_a_mask_of_another_size_is_named(few_shot, domains, copy_of):
     domain = copy_of(domains[0])
     mask = next((domain.root / "test" / "Ungood" / "anomaly_mask").iterdir())
     PillowImage.new("L", (35, 70), 255).save(mask)
-    with pytest.raises(InputError, match=f"{mask.name}: its size differs"):
+    with pytest.raises(InputError, match=f"{mask.name}: the mask is 35×70 pixels but"):
         evaluate(few_shot, domain)
 
 

@@ -2,13 +2,14 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from html import escape
-from statistics import fmean, stdev
+from statistics import fmean
 
 from recap.benchmark.experiments import flat_settings, measured_on
 from recap.benchmark.figures.notes import shown_run
 from recap.benchmark.figures.runs import Run
 from recap.benchmark.figures.style import dataset_name, method_name, setting_name
 from recap.benchmark.run_notes import encoder_name, own_notes
+from recap.benchmark.table_cells import mean_over_seeds
 from recap.benchmark.table_model import Cell, Column, Label, Number, Row, Table, rank_down
 from recap.report.document import definitions
 
@@ -146,6 +147,4 @@ def _number(runs: Sequence[Run], dataset: str, metric: str) -> Number | None:
         for run in runs
         if run.dataset == dataset and (value := run.metrics.get(metric)) is not None
     ]
-    if not values:
-        return None
-    return Number(fmean(values), stdev(values) if len(values) > 1 else None, len(values))
+    return mean_over_seeds(values)

@@ -94,7 +94,7 @@ class CellSource:
         """Our mean over seeds beside the published number."""
         theirs = self.published.get(key)
         return Cell(
-            ours=_mean(self.ours.get(key, ())),
+            ours=mean_over_seeds(self.ours.get(key, ())),
             published=_published(theirs) if theirs else None,
             violation=self.violations.get(theirs) if theirs else None,
         )
@@ -226,7 +226,8 @@ def _ours(results: Iterable[ResultCell]) -> dict[Key, list[float]]:
     return found
 
 
-def _mean(values: Sequence[float]) -> Number | None:
+def mean_over_seeds(values: Sequence[float]) -> Number | None:
+    """Their mean with its spread, if there are any."""
     if not values:
         return None
     spread = stdev(values) if len(values) > 1 else None

@@ -1,8 +1,7 @@
 """`recap calibrate`: thresholds, regions and the domain's range from images of known label."""
 
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -24,15 +23,6 @@ if TYPE_CHECKING:
     from recap.scoring.calibration import Calibration
 
 SHOWN = 5
-
-
-class Rule(StrEnum):
-    """Which threshold decides."""
-
-    fpr = "fpr"
-    f1 = "f1"
-    youden = "youden"
-    sensitivity = "sensitivity"
 
 
 def calibrate_command(
@@ -59,8 +49,9 @@ def calibrate_command(
         typer.Option(help="Of the operating point named so (0.95); needs --abnormal."),
     ] = None,
     decide_by: Annotated[
-        Rule, typer.Option(help="The rule that decides; all but fpr need --abnormal.")
-    ] = Rule.fpr,
+        Literal["fpr", "f1", "youden", "sensitivity"],
+        typer.Option(help="The rule that decides; all but fpr need --abnormal."),
+    ] = "fpr",
     out: Annotated[
         Path | None, typer.Option(help="Where to save; else BUNDLE itself is replaced.")
     ] = None,
@@ -83,7 +74,6 @@ def calibrate_command(
     volumes, pictures as pictures. A detector calibrated with --window or --axis reads files so
     from then on.
     """
-    from recap.runtime.choice import choose_runtime, device_for
     from recap.runtime.loading import load
     from recap.scoring.calibrate import calibrate
     from recap.scoring.calibration import DEFAULT_SENSITIVITY, check_request
@@ -94,12 +84,10 @@ def calibrate_command(
             "leave it out."
         )
     aim = DEFAULT_SENSITIVITY if sensitivity is None else sensitivity
-    check_request(aim, decide_by.value, bool(abnormal))
+    check_request(aim, decide_by, bool(abnormal))
     _check_out(bundle, out or bundle, overwrite)
     check_window(window)
-    detector = load(bundle, device_for(device, runtime), random_weights)
-    if runtime is not None:
-        choose_runtime(detector, runtime, bundle)
+    detector = load(bundle, device, random_weights, runtime=runtime)
     with bars() as report:
         found = calibrate(
             detector,
@@ -107,7 +95,7 @@ def calibrate_command(
             abnormal or None,
             fpr=fpr,
             sensitivity=aim,
-            decide_by=decide_by.value,
+            decide_by=decide_by,
             reading=reading_from(detector.card.reading, window, axis),
             progress=report,
         )

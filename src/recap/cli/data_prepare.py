@@ -1,6 +1,5 @@
 """`recap data prepare`: a domain of the benchmark from its raw public source."""
 
-import os
 from pathlib import Path
 from typing import Annotated
 
@@ -65,10 +64,11 @@ def prepare_command(
     end and in manifest.json; the exit code is then 1.
     """
     from recap.data.prepare import PrepareOptions, find_source, listed_names, prepare
+    from recap.data.processes import usable_cores
 
     normal, abnormal = listed_names(pool_lists or [])
     options = PrepareOptions(patient_split, train, limit, normal, abnormal, organ_only, masks)
-    processes = min(os.cpu_count() or 1, 8) if workers is None else workers
+    processes = min(usable_cores(), 8) if workers is None else workers
     with bars() as progress:
         summary = prepare(find_source(name), source, root, options, processes, progress)
     for place, count in summary.counts.items():

@@ -10,7 +10,8 @@ import typer
 from recap.atomic import check_file, write_atomic
 from recap.cli.bars import bars
 from recap.cli.options import Device, RandomWeights, Runtime
-from recap.cli.words import printable, some, unmatched_exclusions
+from recap.cli.words import printable, unmatched_exclusions
+from recap.words import some
 
 
 def evaluate_command(
@@ -41,17 +42,14 @@ def evaluate_command(
     """
     from recap.data import read_domain
     from recap.data.exclusions import read_exclusions
-    from recap.runtime.choice import choose_runtime, device_for
-    from recap.runtime.loading import load
+    from recap.runtime.loading import load_many
     from recap.scoring.evaluate import evaluate
 
     if json_file is not None:
         check_file(json_file)
     domain = read_domain(dataset)
     excluded = None if exclude is None else read_exclusions(exclude)
-    detector = load(bundle, device_for(device, runtime), random_weights)
-    if runtime is not None:
-        choose_runtime(detector, runtime, bundle, side_by_side=True)
+    (detector,) = load_many([bundle], device, random_weights, runtime)
     with bars() as report:
         result = evaluate(detector, domain, report, exclude=excluded)
     for line in _numbers(result):

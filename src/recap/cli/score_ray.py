@@ -16,6 +16,7 @@ from typing import Any
 from recap.benchmark.engine_ray import connect, machine_count, share_of_cluster
 from recap.cli.score_run import Order, Scoring
 from recap.data.cases import Found
+from recap.data.processes import usable_cores
 from recap.errors import RecapError
 from recap.progress import Progress, silent
 from recap.scoring.shards import Shard
@@ -37,7 +38,7 @@ def score_on_ray(
     """
     for out in order.bundles.values():
         out.mkdir(parents=True, exist_ok=True)
-    ray = connect(address, max(jobs or 1, os.cpu_count() or 1))
+    ray = connect(address, max(jobs or 1, usable_cores()))
     try:
         share = share_of_cluster(ray, jobs or machine_count(ray))
         worker = ray.remote(num_cpus=share.threads, num_gpus=share.gpus)(Worker)

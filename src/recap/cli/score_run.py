@@ -9,10 +9,8 @@ from recap.data.cases import Search, find_cases
 from recap.encoders.load import RANDOM
 from recap.errors import InputError, SettingsError
 from recap.progress import Progress
-from recap.runtime.choice import choose_runtime
 from recap.runtime.loading import load_many
 from recap.scoring.bundle import CARD, read_card
-from recap.scoring.detector import Detector
 from recap.scoring.other_files import refuse_to_lose
 from recap.scoring.regions import ignore_masks
 from recap.scoring.rows import Row
@@ -94,11 +92,8 @@ class Scoring:
         _refuse_random_weights(order)
         for out in order.bundles.values():
             refuse_to_lose(out, self.search.cases, order.inputs)
-        self._detectors = load_detectors(
-            list(order.bundles),
-            order.device,
-            order.random_weights,
-            order.runtime,
+        self._detectors = load_many(
+            list(order.bundles), order.device, order.random_weights, order.runtime
         )
 
     def score(self, shard: Shard, progress: Progress) -> list[Outcome]:
@@ -136,14 +131,3 @@ def _refuse_random_weights(order: Order) -> None:
             f"--random-weights: {names} was not fitted on random weights, so nothing would change. "
             "Leave the option out."
         )
-
-
-def load_detectors(
-    bundles: Sequence[Path], device: str, random_weights: bool, runtime: str | None
-) -> list[Detector]:
-    """Load detectors, each with its runtime."""
-    detectors = load_many(bundles, device, random_weights, runtime)
-    if runtime is not None:
-        for detector, bundle in zip(detectors, bundles, strict=True):
-            choose_runtime(detector, runtime, bundle, side_by_side=True)
-    return detectors

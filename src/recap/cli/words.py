@@ -1,14 +1,8 @@
-"""Text for a terminal: the first of many names, and names that cannot command it."""
+"""Text for a terminal, whose names cannot command it."""
 
 from collections.abc import Sequence
 
-SHOWN = 5
-
-
-def some(names: Sequence[str]) -> str:
-    """The first of many names, and how many more there are."""
-    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-    return ", ".join(names[:SHOWN]) + more
+from recap.words import some
 
 
 def unmatched_exclusions(listed_in: str, entries: Sequence[str], domain: str) -> str:

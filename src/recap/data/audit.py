@@ -47,7 +47,6 @@ class DomainAudit:
 class AuditReport:
     """What was found in all domains under a folder."""
 
-    root: Path
     domains: list[DomainAudit]
 
     @property
@@ -89,7 +88,7 @@ def audit(
             _audit_domain(domain, _known(pool, prints), _known(test, prints), reach, step)
         )
     progress("Comparing", len(splits), len(splits), "")
-    return AuditReport(Path(root), results)
+    return AuditReport(results)
 
 
 def _compared(

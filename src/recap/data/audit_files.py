@@ -12,6 +12,7 @@ from recap.data.benchmark import Domain
 from recap.data.exclusions import entry_of
 from recap.data.leaks import LEAKS, NOTES, Finding, Kind
 from recap.data.text_names import as_text
+from recap.words import counted
 
 TABLE = "audit.csv"
 EXCLUSIONS = "exclude.txt"
@@ -77,7 +78,7 @@ def summary(report: AuditReport) -> Iterator[str]:
         if excluded:
             yield f"  test images to exclude: {excluded}"
     leaks = len(report.leaks)
-    yield f"{leaks} leak{'s' * (leaks > 1)}" if leaks else "No leaks between pool and test."
+    yield counted(leaks, "leak") if leaks else "No leaks between pool and test."
 
 
 def _counts(audited: DomainAudit) -> Iterator[str]:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 Skipped = tuple[Path, str]
 """A file that is no case, or a folder without any, and why."""
 _OWN_OUTPUT = "a detector or results of recap, with pictures of its own"
-"""Why a folder is left alone; all else is files."""
+"""Why a folder is left alone; every other reason is one about a file."""
 
 
 class NoCasesError(InputError):
@@ -181,8 +181,8 @@ def _search_folder(root: Path, leave_out: Sequence[Path] = ()) -> Search:
 def _kind(file: Path) -> tuple[Format, str]:
     """The format of a file, and why it is left alone, if it is.
 
-    A file that no reader knows is, unless its name says it is an image. One that cannot be read
-    may well be an image, so it is a case, and opening it tells why.
+    A file that no reader knows is left alone, unless its name says that it is an image. A file
+    that cannot be read may well be an image: it becomes a case, and opening that tells why.
     """
     named_so = file.name.lower().endswith(IMAGE_SUFFIXES)
     try:

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from recap.data.fingerprints import THUMB_PX, Fingerprint, fingerprint
-from recap.data.processes import run_each
+from recap.data.processes import run_each, usable_cores
 from recap.errors import InputError
 
 # To be raised with every change to what a fingerprint holds.
@@ -134,7 +134,7 @@ def _save(
 
 def _run(paths: Sequence[Path], workers: int | None) -> Iterator[Done]:
     if workers is None:
-        workers = min(os.cpu_count() or 1, _MOST_WORKERS) if len(paths) >= _WORTH_PROCESSES else 1
+        workers = min(usable_cores(), _MOST_WORKERS) if len(paths) >= _WORTH_PROCESSES else 1
     if workers <= 1:
         return map(_read, paths)
     return run_each(_read, paths, workers, _unread, _CHUNK)

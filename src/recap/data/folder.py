@@ -15,7 +15,7 @@ from recap.fetch import sha256_of
 from recap.io.reasons import not_there
 from recap.io.sniff import sniff
 from recap.types import Sample
-from recap.words import counted
+from recap.words import counted, some
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp", ".webp")
 DICOM_SUFFIXES = (".dcm", ".dicom")
@@ -171,10 +171,9 @@ def _refuse_copies(files: Sequence[Path]) -> None:
         first[digest] = file
 
 
-def name_some(paths: Sequence[Path], most: int = 5) -> str:
-    """Name up to five files for an error message."""
-    names = ", ".join(path.name for path in paths[:most])
-    return names if len(paths) <= most else f"{names}, and {len(paths) - most} more"
+def name_some(paths: Sequence[Path]) -> str:
+    """Name a few files for an error message."""
+    return some([path.name for path in paths])
 
 
 def _list(path: Path, wanted: Callable[[Path], bool], in_words: str) -> list[Path]:

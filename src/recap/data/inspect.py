@@ -3,7 +3,6 @@
 Fitting stops at the first problem; here every file is looked at and every problem is named.
 """
 
-import os
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -25,6 +24,7 @@ from recap.data.benchmark import (
 from recap.data.folder import is_image, list_masks, pair_masks
 from recap.data.manifest import Split, read_manifest
 from recap.data.other_kinds import masks_among
+from recap.data.processes import usable_cores
 from recap.data.supports import known_patient
 from recap.data.walk import walk
 from recap.errors import InputError, RecapError
@@ -52,7 +52,7 @@ PLAIN_FOLDERS = ("normal", "abnormal", "masks")
 MARKS_NOTHING = "it marks nothing"
 """What is wrong with an empty mask."""
 # Each thread holds one decoded image.
-THREADS = min(4, os.cpu_count() or 1)
+THREADS = min(4, usable_cores())
 
 
 @dataclass(frozen=True)

@@ -15,9 +15,10 @@ from recap.data.patients import patient_of, stored_patient
 from recap.errors import InputError, SettingsError
 from recap.fetch import sha256_of
 from recap.types import CLASSES, Sample
-from recap.words import counted
+from recap.words import counted, some
 
-_LINE = re.compile(r"([na])-0:(.*)")
+LINE = re.compile(r"([na])-0:(.*)")
+"""A line of a published list: the letter of a class, and the names of its files."""
 _LETTERS = dict(zip("na", CLASSES, strict=True))
 NEEDS_NONE = "Methods of normal images alone, such as normal_only, need none."
 
@@ -158,8 +159,8 @@ def _build(chosen: dict[str, list[Sample]]) -> Support:
 
 def _parse(file: Path) -> Names:
     names: Names = {}
-    for line in filter(None, map(str.strip, _read(file).splitlines())):
-        match = _LINE.fullmatch(line)
+    for line in filter(None, map(str.strip, read_list(file).splitlines())):
+        match = LINE.fullmatch(line)
         if match is None or _LETTERS[match[1]] in names:
             raise InputError(
                 f"{file}: unexpected line {line[:40]!r}. "
@@ -176,7 +177,7 @@ def _parse(file: Path) -> Names:
 
 def _parse_json(file: Path) -> Records:
     try:
-        content: Any = json.loads(_read(file))
+        content: Any = json.loads(read_list(file))
         records = {label: list(content[label]) for label in CLASSES}
         complete = all(
             isinstance(record["name"], str) and isinstance(record["sha256"], str)
@@ -190,7 +191,8 @@ def _parse_json(file: Path) -> Records:
     return records
 
 
-def _read(file: Path) -> str:
+def read_list(file: Path) -> str:
+    """The text of a support list."""
     try:
         return file.read_text(encoding="utf-8-sig")  # some editors add a byte order mark
     except (OSError, UnicodeDecodeError) as error:
@@ -204,10 +206,9 @@ def _find_in_pool(domain: Domain, names: Names, file: Path) -> dict[str, list[li
         by_name[CLASSES[sample.abnormal], sample.path.name].append(sample)
     missing = [name for label in CLASSES for name in names[label] if (label, name) not in by_name]
     if missing:
-        shown = ", ".join(missing[:5]) + (", …" if len(missing) > 5 else "")
         raise InputError(
             f"{file}: {len(missing)} of its files are not in the pool of {domain.root} "
-            f"({shown}). Use the list made for this dataset, or draw a support set."
+            f"({some(missing)}). Use the list made for this dataset, or draw a support set."
         )
     return {label: [by_name[label, name] for name in names[label]] for label in CLASSES}
 
@@ -224,10 +225,9 @@ def _unchanged(
             chosen[label].extend(same[:1])
             changed.extend([] if same else [str(found[0].path)])
     if changed:
-        shown = ", ".join(changed[:5]) + (", …" if len(changed) > 5 else "")
         raise InputError(
             f"{file}: {len(changed)} of its files, or their masks, have changed since it was "
-            f"written ({shown}). Restore them, or draw the support set again."
+            f"written ({some(changed)}). Restore them, or draw the support set again."
         )
     return chosen
 

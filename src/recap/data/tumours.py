@@ -5,7 +5,7 @@ MRIs and two chest CTs, each with the outline of one tumour. A slice without the
 as normal, but nobody has declared these patients healthy elsewhere.
 """
 
-import shutil
+import hashlib
 import tarfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image as PillowImage
 
+from recap.atomic import write_atomic
 from recap.errors import InputError
 from recap.io.nrrd import read_nrrd
 from recap.io.window import apply_window
@@ -176,12 +177,7 @@ def _unpack(archive: Path, wanted: dict[str, str], folder: Path) -> None:
 
 
 def _copy_checked(stream: IO[bytes], target: Path, sha256: str) -> None:
-    from recap.fetch import sha256_of
-
-    part = target.with_suffix(".part")
-    with part.open("wb") as copy:
-        shutil.copyfileobj(stream, copy)
-    if sha256_of(part) != sha256:
-        part.unlink()
+    data = stream.read()
+    if hashlib.sha256(data).hexdigest() != sha256:
         raise InputError(f"{target.name}: is not the file expected (its SHA-256 differs).")
-    part.replace(target)
+    write_atomic(target, data)

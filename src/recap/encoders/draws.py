@@ -1,4 +1,4 @@
-"""Random numbers of one's own: those of others stay as they are, and no GPU is started for them."""
+"""Seeded random numbers that leave torch's own generator as it was and start no GPU."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

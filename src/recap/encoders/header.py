@@ -44,7 +44,8 @@ def read_config(path: Path) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise WeightsError(
             f"Cannot read {path}: {error}. An encoder folder holds config.json and "
-            "model.safetensors, as transformers' save_pretrained writes them."
+            "model.safetensors, as transformers' save_pretrained writes them; `recap weights list` "
+            "shows the named encoders."
         ) from error
     kind = str(config.get("model_type", "")) if isinstance(config, dict) else ""
     kind = VISION_TOWERS.get(kind, kind)

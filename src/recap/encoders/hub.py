@@ -116,7 +116,7 @@ def _fetch_if_there(hub_id: str, file: str, revision: str | None, folder: Path) 
 
     try:
         _fetch(hub_id, file, revision, folder)
-    # Not its parent: a hub that fails or does not answer is one without the local file, too.
+    # Its parent class is also raised where the hub fails or does not answer: an error, not this.
     except RemoteEntryNotFoundError:
         return
 

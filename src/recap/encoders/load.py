@@ -1,13 +1,13 @@
 """From a name to a frozen encoder in memory."""
 
 import contextlib
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from recap.config import EncoderSettings
-from recap.encoders.header import VISION_TOWERS
+from recap.encoders.header import read_config
+from recap.encoders.hub import CONFIG_FILE
 from recap.encoders.normalisation import Normalisation, normalisation_of
 from recap.encoders.registry import find
 from recap.encoders.weights import locate
@@ -15,7 +15,7 @@ from recap.errors import WeightsError
 from recap.words import counted
 
 if TYPE_CHECKING:
-    from recap.encoders.vit import Encoder
+    from recap.encoders.vit import Encoder, Family
 
 RANDOM = "random"
 """The checksum of an encoder that was never trained."""
@@ -48,7 +48,10 @@ def _random_model(name: str, seed: int) -> tuple[Any, Normalisation]:
     from recap.encoders.draws import own_draws
 
     entry = find(name)
-    config = dict(entry.config, model_type=entry.model_type) if entry else _read_config(Path(name))
+    if entry:
+        config = {"model_type": entry.model_type, **entry.config}
+    else:
+        config = read_config(Path(name) / CONFIG_FILE)
     with own_draws(seed), quiet_transformers():
         model = _class_of(config)(_vision_config(config))
     return model, (entry.mean, entry.std) if entry else normalisation_of(Path(name), config)
@@ -57,7 +60,7 @@ def _random_model(name: str, seed: int) -> tuple[Any, Normalisation]:
 def _saved_model(folder: Path, name: str) -> tuple[Any, Normalisation]:
     import torch
 
-    config = _read_config(folder)
+    config = read_config(folder / CONFIG_FILE)
     with quiet_transformers():
         model, report = _class_of(config).from_pretrained(
             folder,
@@ -72,51 +75,34 @@ def _saved_model(folder: Path, name: str) -> tuple[Any, Normalisation]:
     missing = sorted(key for key in report["missing_keys"] if "pooler" not in key)
     if missing:
         raise WeightsError(
-            f"{folder} lacks {counted(len(missing), 'tensor')} of a {_family_name(config)}, "
+            f"{folder} lacks {counted(len(missing), 'tensor')} of a {config['model_type']}, "
             f"first {missing[0]}. It is not a whole checkpoint of this model."
         )
     entry = find(name)
     return model, (entry.mean, entry.std) if entry else normalisation_of(folder, config)
 
 
-def _read_config(folder: Path) -> dict[str, Any]:
-    path = folder / "config.json"
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise WeightsError(
-            f"Cannot read {path}: {error}. An encoder folder holds config.json and "
-            "model.safetensors; `recap weights list` shows the named encoders."
-        ) from error
-
-
-def _family_name(config: dict[str, Any]) -> str:
+def _family(config: dict[str, Any]) -> "Family":
     from recap.encoders.vit import FAMILIES
 
-    kind = str(config.get("model_type", ""))
-    kind = VISION_TOWERS.get(kind, kind)
-    if kind not in FAMILIES:
+    kind = config["model_type"]
+    if kind not in FAMILIES:  # a network that another method trains
         raise WeightsError(
             f"Model type '{kind}' is not supported. Supported: {', '.join(sorted(FAMILIES))}."
         )
-    return kind
+    return FAMILIES[kind]
 
 
 def _class_of(config: dict[str, Any]) -> Any:
     import transformers
 
-    from recap.encoders.vit import FAMILIES
-
-    return getattr(transformers, FAMILIES[_family_name(config)].model_class)
+    return getattr(transformers, _family(config).model_class)
 
 
 def _vision_config(config: dict[str, Any]) -> Any:
     import transformers
 
-    from recap.encoders.vit import FAMILIES
-
-    config_class = getattr(transformers, FAMILIES[_family_name(config)].config_class)
-    return config_class.from_dict(config.get("vision_config", config))
+    return getattr(transformers, _family(config).config_class).from_dict(config)
 
 
 @contextlib.contextmanager

@@ -5,7 +5,7 @@ import math
 from pathlib import Path
 from typing import Any
 
-from recap.encoders.header import VISION_TOWERS, read_config
+from recap.encoders.header import read_config
 from recap.encoders.hub import CONFIG_FILE, PREPROCESSOR_FILE
 from recap.encoders.registry import CLIP, IMAGENET, Triple, find
 from recap.errors import WeightsError
@@ -28,8 +28,7 @@ USUAL: dict[str, Normalisation] = {
 
 def normalisation_of(folder: Path, config: dict[str, Any]) -> Normalisation:
     """The mean and std beside the weights, or those usual in the family."""
-    kind = str(config.get("model_type", ""))
-    return _stated(folder) or USUAL[VISION_TOWERS.get(kind, kind)]
+    return _stated(folder) or USUAL[config["model_type"]]
 
 
 def assumed_normalisation(name: str, folder: Path) -> str | None:

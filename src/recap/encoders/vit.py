@@ -4,7 +4,7 @@ The families differ in how they embed pixels and where their blocks are; nothing
 blocks ourselves lets adapters write back between them and the frozen prefix be computed once.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, Self
@@ -178,11 +178,8 @@ class Encoder(nn.Module):
 
     def compute_taps(self, pixels: Tensor) -> Tensor:
         """The same, always computed."""
-        tokens, taps, done = self.embed(pixels), [], 0
-        for layer in self.layers:  # patches alone are stacked: copying costs time too
-            tokens, done = self.run(tokens, done, layer), layer
-            taps.append(self.patches(tokens))
-        return torch.stack(taps, dim=1)
+        # Patches alone are stacked: copying costs time too.
+        return torch.stack([self.patches(t) for t in self._after(pixels, self.layers)], dim=1)
 
     def hidden(self, pixels: Tensor, layers: tuple[int, ...]) -> Tensor:
         """All tokens after some blocks (counted from 1, ascending): (B, L, T, width)."""
@@ -192,11 +189,14 @@ class Encoder(nn.Module):
 
     def compute_hidden(self, pixels: Tensor, layers: tuple[int, ...]) -> Tensor:
         """The same, always computed."""
-        tokens, found, done = self.embed(pixels), [], 0
+        return torch.stack(list(self._after(pixels, layers)), dim=1)
+
+    def _after(self, pixels: Tensor, layers: tuple[int, ...]) -> Iterator[Tensor]:
+        """Tokens after one block after the other."""
+        tokens, done = self.embed(pixels), 0
         for layer in layers:
             tokens, done = self.run(tokens, done, layer), layer
-            found.append(tokens)
-        return torch.stack(found, dim=1)
+            yield tokens
 
     def _block_arguments(self, tokens: Tensor) -> dict[str, Any]:
         rope = getattr(self.model, "rope_embeddings", None)

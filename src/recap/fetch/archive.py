@@ -13,6 +13,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import IO
 
@@ -86,7 +87,7 @@ def _zip_members(file: zipfile.ZipFile) -> Iterator[_Member]:
         encrypted = bool(info.flag_bits & 1)
         is_plain = kind in (0, stat.S_IFREG) and not encrypted
         if not info.is_dir():
-            yield _Member(info.filename, info.file_size, is_plain, lambda i=info: file.open(i))  # type: ignore[misc]
+            yield _Member(info.filename, info.file_size, is_plain, partial(file.open, info))
 
 
 def _tar_members(file: tarfile.TarFile) -> Iterator[_Member]:
@@ -94,7 +95,7 @@ def _tar_members(file: tarfile.TarFile) -> Iterator[_Member]:
         # A sparse file may claim any size without having it.
         is_plain = info.isreg() and not info.issparse()
         if not info.isdir():
-            yield _Member(info.name, info.size, is_plain, lambda i=info: file.extractfile(i))  # type: ignore[misc]
+            yield _Member(info.name, info.size, is_plain, partial(file.extractfile, info))
 
 
 def _choose(

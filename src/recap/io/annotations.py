@@ -34,7 +34,6 @@ class Polygon:
     points: NDArray[np.float64]
     """(N, 2): row, column."""
     hole: bool = False
-    group: str = ""
 
 
 def read_annotations(path: str | Path) -> list[Polygon]:
@@ -159,7 +158,7 @@ class _Parser:
 
     def _polygon(self, drawn: _Drawn) -> Polygon:
         points = np.array(sorted(drawn.points, key=lambda point: point[0]))[:, 1:]
-        return Polygon(points, self._is_hole(drawn.group), drawn.group)
+        return Polygon(points, self._is_hole(drawn.group))
 
     def _is_hole(self, group: str) -> bool:
         """A group counts as what it is part of, unless its own name says so."""

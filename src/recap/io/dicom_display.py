@@ -85,8 +85,7 @@ class Display:
 
     def own_range(self, stored: NDArray[Any]) -> Window:
         """The range of a frame's own values, without its padding."""
-        values = self.in_unit(stored)[self.shown(stored)]
-        return own_window(values) if values.size else (0.0, 1.0)
+        return own_window(self.in_unit(stored)[self.shown(stored)])
 
     def grey(self, stored: NDArray[Any], window: Window | None) -> FloatArray:
         """A grey frame in 0..1, through a given window or else through what the file says."""

@@ -22,20 +22,7 @@ from recap.io.window import parse_window
 STACKED = ("CT", "MR", "PT")
 _IMAGES = (
     *STACKED,
-    "CR",
-    "DX",
-    "ES",
-    "IO",
-    "MG",
-    "NM",
-    "OCT",
-    "OP",
-    "OT",
-    "RF",
-    "SM",
-    "US",
-    "XA",
-    "XC",
+    *("CR", "DX", "ES", "IO", "MG", "NM", "OCT", "OP", "OT", "RF", "SM", "US", "XA", "XC"),
 )
 _NOT_IMAGES = {"SEG": "a segmentation", "RTDOSE": "a dose distribution"}
 
@@ -46,11 +33,8 @@ class Series:
 
     name: str
     files: tuple[Path, ...]
-    uid: str = ""
     planes: tuple[Plane | None, ...] = ()
     size_hw: tuple[int, int] = (0, 0)
-    note: str = ""
-    """What was decided about them, and why."""
     skipped: str = ""
     """Why they are no images; such a series is not to be opened."""
 
@@ -108,7 +92,7 @@ def _scan(path: Path) -> Series | Slice:
     with careful(path):
         header, has_pixels = scan_header(path, [*KEYWORDS, *MAKER_KEYWORDS])
         modality = text(header, "Modality")
-        alone = Series(str(path), (path,), text(header, "SeriesInstanceUID"))
+        alone = Series(str(path), (path,))
         if is_own(header):
             return replace(alone, skipped="a result of recap, not an image.")
         if not has_pixels:
@@ -139,23 +123,21 @@ def _join(stacks: list[list[Slice]], new: Slice) -> None:
 def _series_of(slices: list[Slice]) -> list[Series]:
     parts, copies = split(slices)
     found = [
-        Series(str(copy.path), (copy.path,), copy.series, skipped=f"a copy of {original.path}.")
+        Series(str(copy.path), (copy.path,), skipped=f"a copy of {original.path}.")
         for copy, original in copies
     ]
     for number, part in enumerate(parts, start=1):
-        first = part.slices[0]
+        first = part[0]
         name = f"series-{first.series_number or first.series.rpartition('.')[2] or 0}"
         if len(parts) > 1:
             name += f"-{number}"
-        files = tuple(each.path for each in part.slices)
+        files = tuple(each.path for each in part)
         found.append(
             Series(
                 str(files[0] if len(files) == 1 else min(files).parent / name),
                 files,
-                first.series,
-                tuple(each.plane for each in part.slices),
+                tuple(each.plane for each in part),
                 first.size_hw,
-                part.note,
             )
         )
     return found

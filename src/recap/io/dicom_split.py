@@ -4,19 +4,16 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from recap.io.dicom_geometry import SAME_PLACE_MM, Plane, plane_of, why_no_grid
+from recap.io.dicom_geometry import SAME_PLACE_MM, Plane, plane_of
 from recap.io.dicom_tags import integer, text
 
-# By what the images of one place may differ, and what that is called.
-_DIFFERENCES = {
-    "ImageType": "image type",
-    "EchoTime": "echo time",
-    "DiffusionBValue": "b-value",
-    "TemporalPositionIdentifier": "temporal position",
-    "AcquisitionNumber": "acquisition",
-}
+# By what the images of one place may differ.
+_DIFFERENCES = (
+    *("ImageType", "EchoTime", "DiffusionBValue"),
+    *("TemporalPositionIdentifier", "AcquisitionNumber"),
+)
 KEYWORDS = [
     *_DIFFERENCES,
     *("PatientID", "IssuerOfPatientID"),
@@ -41,13 +38,6 @@ class Slice:
     """Slices that differ in this never belong together."""
     plane: Plane | None
     labels: dict[str, str]
-
-
-class Part(NamedTuple):
-    """Slices that are shown together, in order, and what was decided about them."""
-
-    slices: list[Slice]
-    note: str
 
 
 def slice_of(path: Path, header: Any) -> Slice:
@@ -79,14 +69,13 @@ def slice_of(path: Path, header: Any) -> Slice:
     )
 
 
-def split(slices: Sequence[Slice]) -> tuple[list[Part], list[tuple[Slice, Slice]]]:
-    """Parts that are shown together, and the copies that were left out, each with its original."""
+def split(slices: Sequence[Slice]) -> tuple[list[list[Slice]], list[tuple[Slice, Slice]]]:
+    """Slices that are shown together, and the copies that were left out with their originals."""
     ordered = sorted(slices, key=lambda each: (each.order, str(each.path)))
     if any(each.plane is None for each in ordered):
-        note = "" if len(ordered) == 1 else "frames: the files do not say where the slices lie"
-        return [Part(ordered, note)], []
+        return [ordered], []
     kept, copies = _without_copies(ordered)
-    return _parts(kept, list(_DIFFERENCES), ""), copies
+    return _parts(kept, _DIFFERENCES), copies
 
 
 def _without_copies(slices: list[Slice]) -> tuple[list[Slice], list[tuple[Slice, Slice]]]:
@@ -103,55 +92,38 @@ def _without_copies(slices: list[Slice]) -> tuple[list[Slice], list[tuple[Slice,
     return kept, copies
 
 
-def _parts(slices: list[Slice], keywords: list[str], why: str) -> list[Part]:
+def _parts(slices: list[Slice], keywords: Sequence[str]) -> list[list[Slice]]:
     """Part by the first difference that gives each part all places, then by the next."""
     places = _places(slices)
     held = Counter(places[each.path] for each in slices)
     if max(held.values()) == 1:
-        return [_sorted_part(slices, why)]
-    if len(held) == 1:
-        return [Part(slices, _joined(why, "frames: all images lie at the same place"))]
+        return [sorted(slices, key=_place)]
+    if len(held) == 1:  # a clip
+        return [slices]
     for number, keyword in enumerate(keywords):
         values = defaultdict(list)
         for each in slices:
             values[each.labels[keyword]].append(each)
         if len(values) > 1 and all(_covers(part, places, len(held)) for part in values.values()):
-            note = f"parted by {_DIFFERENCES[keyword]}"
-            return [
-                part
-                for value, own in values.items()
-                for part in _parts(own, keywords[number + 1 :], _joined(why, f"{note} ({value})"))
-            ]
-    return _parts_by_turn(slices, places, held, why)
+            rest = keywords[number + 1 :]
+            return [part for own in values.values() for part in _parts(own, rest)]
+    return _parts_by_turn(slices, places, held)
 
 
 def _parts_by_turn(
-    slices: list[Slice], places: dict[Path, int], held: Counter[int], why: str
-) -> list[Part]:
+    slices: list[Slice], places: dict[Path, int], held: Counter[int]
+) -> list[list[Slice]]:
     """Whether phases or slices are numbered first, the n-th image of each place is phase n."""
     times = set(held.values())
-    if len(times) > 1:
-        note = "frames: some places are held by more images than others"
-        return [Part(slices, _joined(why, note))]
+    if len(times) > 1:  # no phases: some places are held by more images than others
+        return [slices]
     turns: Counter[int] = Counter()
     parts: list[list[Slice]] = [[] for _ in range(times.pop())]
     for each in slices:
         place = places[each.path]
         parts[turns[place]].append(each)
         turns[place] += 1
-    note = "parted by instance number"
-    return [
-        _sorted_part(part, _joined(why, f"{note} ({number})"))
-        for number, part in enumerate(parts, start=1)
-    ]
-
-
-def _sorted_part(slices: list[Slice], why: str) -> Part:
-    ordered = sorted(slices, key=_place)
-    if len(ordered) == 1:
-        return Part(ordered, why)
-    reason = why_no_grid([each.plane for each in ordered if each.plane])
-    return Part(ordered, _joined(why, f"frames: {reason}" if reason else ""))
+    return [sorted(part, key=_place) for part in parts]
 
 
 def _places(slices: list[Slice]) -> dict[Path, int]:
@@ -170,7 +142,3 @@ def _covers(part: list[Slice], places: dict[Path, int], count: int) -> bool:
 
 def _place(each: Slice) -> float:
     return each.plane.place_mm if each.plane else 0.0
-
-
-def _joined(*notes: str) -> str:
-    return "; ".join(note for note in notes if note)

@@ -135,5 +135,4 @@ def _own_range(stack: Stack) -> Window:
             step = [max(1, size // _RANGE_STEPS) for size in stored.shape[:2]]
             few = stored[:: step[0], :: step[1]]
             found.append(display.in_unit(few)[display.shown(few)])
-    values = np.concatenate([*found, np.empty(0, np.float32)])
-    return own_window(values) if values.size else (0.0, 1.0)
+    return own_window(np.concatenate([*found, np.empty(0, np.float32)]))

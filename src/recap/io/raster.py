@@ -38,6 +38,17 @@ def read_mask(path: str | Path) -> BoolArray:
     return _marked(_read_values(Path(path)), str(path))
 
 
+def read_mask_of(image: Image, path: Path) -> BoolArray:
+    """Read the mask of an image, which must have its size."""
+    mask = read_mask(path)
+    if mask.shape != image.size_hw:
+        raise InputError(
+            f"{path}: the mask is {mask.shape[1]}×{mask.shape[0]} pixels but its image "
+            f"{image.source} is {image.size_hw[1]}×{image.size_hw[0]}. They must match."
+        )
+    return mask
+
+
 def mask_from_array(array: Any, source: str = "mask") -> BoolArray:
     """A lesion mask (H, W) from an array, whose values mean what they would mean in a file."""
     if isinstance(array, PillowImage.Image):

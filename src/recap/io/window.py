@@ -37,6 +37,8 @@ def parse_window(setting: str) -> Window | None:
 
 def own_window(values: NDArray[Any]) -> Window:
     """The range of a volume or image that names no window, without its rarest values."""
+    if not values.size:
+        return 0.0, 1.0
     with np.errstate(over="ignore", invalid="ignore"):
         low, high = np.percentile(values, OWN_RANGE_PERCENTILES)
     # Between the ends of what float32 can hold, percentiles overflow.

@@ -3,10 +3,10 @@
 from torch import Tensor
 
 
-def top_count(patches: int, ratio: float) -> int:
-    """k = max(1, int(ratio · R))."""
+def top_count(count: int, ratio: float) -> int:
+    """k = max(1, int(ratio · R)), of R patches or of the images of a case."""
     # 0.29 · 100 is 28.999… in binary; a hair more keeps the decimal meaning.
-    return max(1, int(ratio * patches + 1e-9))
+    return max(1, int(ratio * count + 1e-9))
 
 
 def top_k_mean(values: Tensor, ratio: float) -> Tensor:

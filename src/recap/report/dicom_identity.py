@@ -29,7 +29,7 @@ NewUid = Callable[[], str]
 
 def random_uids() -> str:
     """A UID that is new in the world."""
-    return str(_uid_module().generate_uid(prefix=None))
+    return str(require("pydicom.uid", "dicom").generate_uid(prefix=None))
 
 
 def repeatable_uids(*seed: str) -> NewUid:
@@ -89,7 +89,3 @@ def own_scheme() -> Any:
     return schemes.CodingSchemeIdentificationItem(
         SCHEME, name="recap anomaly detection", responsible_organization=MAKER
     )
-
-
-def _uid_module() -> Any:
-    return require("pydicom.uid", "dicom")

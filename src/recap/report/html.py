@@ -8,6 +8,7 @@ from pathlib import Path
 from recap.atomic import write_atomic
 from recap.report.document import definitions, document, png_source
 from recap.report.page_style import STYLE
+from recap.words import counted
 
 DISCLAIMER = (
     "<strong>Research software, not a medical device.</strong> Scores and maps point at image "
@@ -102,9 +103,9 @@ def _images(report: Report) -> str:
     # One column count for the whole page, so that pictures have one size in every card.
     columns = 3 if any(row.truth_png is not None for row in report.rows) else 2
     cards = "\n".join(_card(row) for row in report.rows)
-    count = f"{len(report.rows)} image" + ("s" if len(report.rows) > 1 else "")
     return (
-        f"<section><h2>Images <span class='count'>{count}</span></h2>\n<div class='legend'>"
+        f"<section><h2>Images <span class='count'>{counted(len(report.rows), 'image')}"
+        "</span></h2>\n<div class='legend'>"
         f"{_picture(report.legend_png, LEGEND_ALT)}"
         f"<p>{SCALE_NOTE}</p></div>\n"
         f"<div class='cards columns-{columns}'>\n{cards}\n</div></section>"

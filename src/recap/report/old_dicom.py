@@ -1,4 +1,4 @@
-"""DICOM results of earlier runs: what no row stands for must not be sent with the others."""
+"""DICOM results of earlier runs: those that no row of the table names are removed."""
 
 import os
 from collections.abc import Iterator, Sequence

@@ -81,20 +81,21 @@ def map_layer(
 
 def as_picture(image: Image) -> Pillow.Image:
     """The image itself as an 8-bit RGB picture."""
-    return Pillow.fromarray(_as_rgb(image))
+    pixels = (np.clip(image.pixels, 0.0, 1.0) * 255).round().astype(np.uint8)
+    return Pillow.fromarray(np.repeat(pixels[..., None], 3, 2) if pixels.ndim == 2 else pixels)
 
 
 def outline(picture: Pillow.Image, mask: BoolArray) -> Pillow.Image:
     """A copy of the picture with the mask's contour in cyan, on the mask's own edge pixels."""
+    from scipy import ndimage
+
     if mask.shape != (picture.height, picture.width):
         raise InputError(
             f"The mask has shape {mask.shape} but the picture {(picture.height, picture.width)}. "
             "Give the mask in the picture's own size."
         )
-    core = mask
     # Wider lines on larger pictures: shown at a card's size they come out at 1 to 2 px.
-    for _ in range(max(1, round(min(mask.shape) / 300))):
-        core = _erode(core)
+    core = ndimage.binary_erosion(mask, iterations=max(1, round(min(mask.shape) / 300)))
     pixels = np.array(picture.convert("RGB"))
     pixels[mask & ~core] = OUTLINE_COLOUR
     return Pillow.fromarray(pixels)
@@ -140,19 +141,6 @@ def _coloured(map: FloatArray, scale: tuple[float, float], max_opacity: float) -
     opacity = (max_opacity * np.arange(256)).round().astype(np.uint8)[:, None]
     picture.putpalette(np.hstack([_TABLE, opacity]).tobytes(), "RGBA")
     return picture
-
-
-def _as_rgb(image: Image) -> RGBArray:
-    pixels = (np.clip(image.pixels, 0.0, 1.0) * 255).round().astype(np.uint8)
-    return np.repeat(pixels[..., None], 3, axis=2) if pixels.ndim == 2 else pixels
-
-
-def _erode(mask: BoolArray) -> BoolArray:
-    """Drop every pixel that has one of its four neighbours outside the mask or the picture."""
-    padded = np.pad(mask, 1)
-    vertical = padded[:-2, 1:-1] & padded[2:, 1:-1]
-    horizontal = padded[1:-1, :-2] & padded[1:-1, 2:]
-    return mask & vertical & horizontal
 
 
 def _refuse_nan(map: FloatArray) -> None:

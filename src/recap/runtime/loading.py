@@ -38,7 +38,10 @@ def load_many(
     random_weights: bool = False,
     runtime: str | None = None,
 ) -> list[Detector]:
-    """Load several detectors; those with the same encoder settings share one encoder in memory."""
+    """Load detectors to score many images, which a runtime that is given then runs side by side.
+
+    Those with the same encoder settings share one encoder in memory.
+    """
     where = device_for(device, runtime)
     encoders: dict[str, Any] = {}
     detectors = []
@@ -49,5 +52,7 @@ def load_many(
         key += card.settings.encoder.model_dump_json()
         detector = loading.load(path, where, random_weights, encoders.get(key))
         encoders.setdefault(key, detector.model.encoder)
+        if runtime is not None:
+            choose_runtime(detector, runtime, Path(path), side_by_side=True)
         detectors.append(detector)
     return detectors

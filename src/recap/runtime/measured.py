@@ -49,9 +49,9 @@ def time_each(
     left_out: dict[str, str] | None = None,
     lanes: int = 1,
 ) -> Measured:
-    """Best time of each runtime per image; they take turns, as a slow moment hits all alike.
+    """Best time of each runtime per image; they take turns, so that a slow moment hits all of them.
 
-    One that does not agree with torch on this machine is left out, however fast.
+    A runtime that does not agree with torch on this machine is left out, however fast it is.
     """
     pixels = np.random.default_rng(0).random((1, 3, input_px, input_px), np.float32)
     expected = runtimes["torch"].run(pixels)

@@ -66,7 +66,7 @@ class Card(BaseModel):
     def reading(self) -> ReadingSettings:
         """How files are read unless something else is asked for: as when calibrated, or fitted.
 
-        A threshold holds for scores of files that are read as those that it comes from.
+        A threshold holds only for files that are read as the calibration images were.
         """
         return self.settings.reading if self.calibration is None else self.calibration.reading
 

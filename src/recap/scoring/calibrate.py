@@ -198,7 +198,7 @@ def _from_array(array: Any, number: int) -> Known:
 
 
 class _SeveralKindsError(InputError):
-    """Unlike a file that cannot be read, this is no matter of one case."""
+    """Ends the whole calibration; a file that cannot be read is only left out."""
 
 
 class _OneKind:

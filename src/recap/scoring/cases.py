@@ -10,6 +10,7 @@ from recap.config import ReadingSettings
 from recap.errors import InputError
 from recap.io import Case
 from recap.io.slide import pitch_px
+from recap.model.fusion import top_count
 from recap.scoring.detector import Detector
 from recap.scoring.domain_guard import mean_descriptor
 from recap.scoring.parts import ImageScore, Part, Parts
@@ -127,8 +128,7 @@ def combine_scores(scores: Sequence[ImageScore], share: float) -> ImageScore:
 
 def top_mean(values: Sequence[float], share: float) -> float:
     """Mean of the max(1, int(share · N)) largest values."""
-    count = max(1, int(share * len(values) + 1e-9))
-    return float(np.mean(sorted(values)[-count:]))
+    return float(np.mean(sorted(values)[-top_count(len(values), share) :]))
 
 
 def pool_map(map: FloatArray, step: int = SLIDE_MAP_STEP_PX) -> FloatArray:

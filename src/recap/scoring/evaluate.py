@@ -14,7 +14,8 @@ from recap.data.benchmark import Domain
 from recap.data.exclusions import Exclusions
 from recap.errors import InputError
 from recap.fetch import sha256_of
-from recap.io import read_image, read_mask
+from recap.io import read_image
+from recap.io.raster import read_mask_of
 from recap.io.resize import SquareResize
 from recap.metrics import ImageMetrics, PixelMetrics
 from recap.model.scorer import Output, without_maps
@@ -165,10 +166,7 @@ def square_mask(sample: Sample, image: Image, size_px: int) -> BoolArray:
     """A sample's mask as a square; empty where it has none."""
     if sample.mask is None:
         return np.zeros((size_px, size_px), bool)
-    mask = read_mask(sample.mask)
-    if mask.shape != image.size_hw:
-        raise InputError(f"{sample.mask}: its size differs from that of {sample.path}.")
-    return SquareResize(image.size_hw, size_px).apply_mask(mask)
+    return SquareResize(image.size_hw, size_px).apply_mask(read_mask_of(image, sample.mask))
 
 
 def _learned_from(detector: Detector, domain: Domain) -> bool:

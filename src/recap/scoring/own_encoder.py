@@ -1,4 +1,4 @@
-"""The encoder of a bundle: a detector is worth something on the very one it was fitted on alone."""
+"""The encoder of a bundle: a detector's scores mean something only on the one it was fitted on."""
 
 from pathlib import Path
 

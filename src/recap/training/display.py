@@ -4,12 +4,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from recap.model.edges import find_edges, finish_map
 from recap.model.memory import build_memory, nearest_distance
 from recap.model.recap import ReCAP
-from recap.model.scorer import BranchOutput
 from recap.model.tokens import DET, SEG, Tokens, image_count, one_image
-from recap.training.left_out import distances_to_others
+from recap.training.left_out import distances_to_others, judge_left_out
 from recap.training.support import spread_over
 
 ZERO_SHOT: tuple[float, float] = (0.0, 1.0)
@@ -50,13 +48,7 @@ def _map_without_itself(
     distances = distances_to_others(model, image, remembered, index, image_count(normal))
     if distances is None:  # a small coreset may hold nothing of the others
         distances = _to_all_tokens_of_others(image, normal, index)
-    memory = model.pool_distances(distances)
-    prototype: BranchOutput | None = None
-    if model.has_prototypes:
-        prototype, _ = model.prototype_branch(image)
-    own = pixels[index : index + 1].to(model.device)
-    edges = find_edges(own, model.settings.model.map_edge_px)
-    return finish_map(model.fuse(prototype, memory).map, edges)[0]
+    return judge_left_out(model, image, pixels[index : index + 1], distances).map[0]
 
 
 def _to_all_tokens_of_others(image: Tokens, normal: Tokens, index: int) -> Tensor:

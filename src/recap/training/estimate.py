@@ -7,14 +7,13 @@ estimate, marked as one, that `recap calibrate` with other images replaces.
 import torch
 from torch import Tensor
 
-from recap.model.edges import find_edges, finish_map
 from recap.model.recap import ReCAP
 from recap.model.scorer import BranchOutput
 from recap.model.tokens import Tokens, image_count, one_image
 from recap.scoring.calibration import calibrate_scores
 from recap.scoring.detector import Detector
 from recap.scoring.domain_guard import domain_range
-from recap.training.left_out import distances_to_others
+from recap.training.left_out import distances_to_others, judge_left_out
 from recap.training.support import spread_over
 
 LEFT_OUT_IMAGES = 20
@@ -74,10 +73,8 @@ def left_out(
         distances = distances_to_others(model, image, remembered, index, images)
         if distances is None:
             return []
-        prototype = model.prototype_branch(image)[0] if model.has_prototypes else None
-        fused = model.fuse(prototype, model.pool_distances(distances))
         own = slice(index, index + 1)
-        score = model.with_appearance(fused.score, None if whole is None else whole[own])
-        edges = find_edges(pixels[own].to(model.device), model.settings.model.map_edge_px)
-        outputs.append(BranchOutput(score, finish_map(fused.map, edges)))
+        judged = judge_left_out(model, image, pixels[own], distances)
+        score = model.with_appearance(judged.score, None if whole is None else whole[own])
+        outputs.append(BranchOutput(score, judged.map))
     return outputs

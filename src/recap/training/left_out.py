@@ -5,8 +5,10 @@ import torch
 from torch import Tensor
 
 from recap.model.appearance import appearance_evidence, solve_appearance
+from recap.model.edges import find_edges, finish_map
 from recap.model.memory import build_memory, nearest_distance
 from recap.model.recap import ReCAP
+from recap.model.scorer import BranchOutput
 from recap.model.tokens import DET, SEG, Tokens, image_count, one_image
 
 _SAME_ROW = 1 - 1e-6
@@ -45,6 +47,14 @@ def left_out_appearance(vectors: Tensor, abnormal: Tensor) -> Tensor | None:
         solved = solve_appearance(vectors[others], abnormal[others])
         evidence.append(appearance_evidence(vectors[index : index + 1], solved))
     return torch.cat(evidence)
+
+
+def judge_left_out(model: ReCAP, image: Tokens, pixels: Tensor, distances: Tensor) -> BranchOutput:
+    """What the model says of one image whose distances to the others' rows are given."""
+    prototype = model.prototype_branch(image)[0] if model.has_prototypes else None
+    fused = model.fuse(prototype, model.pool_distances(distances))
+    edges = find_edges(pixels.to(model.device), model.settings.model.map_edge_px)
+    return BranchOutput(fused.score, finish_map(fused.map, edges))
 
 
 def distances_to_others(

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from recap.atomic import write_atomic
 from recap.errors import TrainingError
 from recap.progress import Progress
 
@@ -132,9 +133,7 @@ class PrefixStore:
             return
         if isinstance(self._tokens, np.memmap):
             self._tokens.flush()
-        partial = self._mark.with_suffix(".tmp")
-        partial.write_text(json.dumps({"shape": list(self._shape), "done": done}))
-        partial.replace(self._mark)
+        write_atomic(self._mark, json.dumps({"shape": list(self._shape), "done": done}))
 
 
 def _reserve(path: Path, size: int, remedy: str) -> None:

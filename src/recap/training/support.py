@@ -17,8 +17,8 @@ from recap.data.folder import folder_samples
 from recap.data.inspect import MARKS_NOTHING
 from recap.data.supports import support_hashes
 from recap.errors import InputError
-from recap.io import image_from_array, mask_from_array, read_image, read_mask
-from recap.io.raster import refuse_one_image
+from recap.io import image_from_array, mask_from_array, read_image
+from recap.io.raster import read_mask_of, refuse_one_image
 from recap.io.resize import SquareResize
 from recap.io.window import parse_window
 from recap.types import CLASSES, BoolArray, Image, Sample
@@ -213,14 +213,3 @@ def _refuse_empty(mask: BoolArray | None, name: str) -> None:
             f"{name}: {MARKS_NOTHING}. Mark the lesion, or leave the image out; without lesions it "
             "is a normal image."
         )
-
-
-def read_mask_of(image: Image, path: Path) -> BoolArray:
-    """Read the mask of an image, which must have its size."""
-    mask = read_mask(path)
-    if mask.shape != image.size_hw:
-        raise InputError(
-            f"{path}: the mask is {mask.shape[1]}×{mask.shape[0]} pixels but its image "
-            f"{image.source} is {image.size_hw[1]}×{image.size_hw[0]}. They must match."
-        )
-    return mask

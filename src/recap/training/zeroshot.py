@@ -13,6 +13,7 @@ from recap.data.supports import support_hashes
 from recap.encoders.vit import Encoder
 from recap.errors import InputError, SettingsError
 from recap.io import read_image
+from recap.io.raster import read_mask_of
 from recap.io.resize import SquareResize
 from recap.io.window import parse_window
 from recap.model.build import new_model
@@ -29,7 +30,6 @@ from recap.training.head import frozen_tokens
 from recap.training.loop import TrainingSet, train
 from recap.training.objective import Objective
 from recap.training.prefix_store import PrefixStore
-from recap.training.support import read_mask_of
 from recap.types import Sample
 
 LEARNING_RATE = 5e-4

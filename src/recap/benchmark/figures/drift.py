@@ -49,7 +49,7 @@ CAPTION = (
 
 def drift_figures(runs: Sequence[Run]) -> list[Figure]:
     """One figure per method and data set: a row per number of shots."""
-    moving = [run for run in runs if run.drift is not None and float(run.drift.max()) > FLOOR]
+    moving = list(filter(moves, runs))
     figures = []
     for method, dataset in dict.fromkeys((run.method, run.dataset) for run in moving):
         own = [run for run in moving if (run.method, run.dataset) == (method, dataset)]
@@ -58,6 +58,11 @@ def drift_figures(runs: Sequence[Run]) -> list[Figure]:
         draw = partial(_draw, own, title)
         figures.append(Figure(name, title, CAPTION, draw, figure_notes(own)))
     return figures
+
+
+def moves(run: Run) -> bool:
+    """Whether a method moved its prototypes for any image."""
+    return run.drift is not None and float(run.drift.max()) > FLOOR
 
 
 def _draw(runs: Sequence[Run], title: str) -> Any:

@@ -7,11 +7,11 @@ from typing import Any
 
 from recap.benchmark.figures.drift import (
     BRANCHES,
-    FLOOR,
     Y_LABEL,
     box_handles,
     boxes_of,
     log_axis,
+    moves,
 )
 from recap.benchmark.figures.notes import figure_notes
 from recap.benchmark.figures.runs import Run
@@ -37,10 +37,7 @@ CAPTION = (
 
 def variant_drift_figures(variants: Mapping[str, Sequence[Run]]) -> list[Figure]:
     """One figure per data set and number of shots."""
-    moving = {
-        label: [run for run in runs if run.drift is not None and float(run.drift.max()) > FLOOR]
-        for label, runs in variants.items()
-    }
+    moving = {label: list(filter(moves, runs)) for label, runs in variants.items()}
     places = sorted({(run.dataset, run.shots) for runs in moving.values() for run in runs})
     figures = []
     for dataset, shots in places:

@@ -23,6 +23,7 @@ from recap.extras import require
 from recap.types import CLASSES, BoolArray, FloatArray
 
 SCALE_SHARE = 99.5
+LONGEST_NAME = 20
 CAPTION = (
     "Test images that were chosen by their position before anything was scored; maps of seed "
     "{seeds}. Each method's maps share one fixed scale, which the head of its column gives: from 0 "
@@ -164,8 +165,5 @@ def _colour_bar(drawn: Any, grid: Any) -> None:
     bar.outline.set_linewidth(0.4)
 
 
-def _shortened(name: str, length: int = 20) -> str:
-    if len(name) <= length:
-        return name
-    half = (length - 1) // 2
-    return f"{name[:half]}…{name[-half:]}"
+def _shortened(name: str) -> str:
+    return name if len(name) <= LONGEST_NAME else f"{name[:9]}…{name[-9:]}"

@@ -27,6 +27,7 @@ from recap.benchmark.figures.style import (
 )
 from recap.benchmark.table_cells import ALIASES
 from recap.extras import require
+from recap.words import counted
 
 CURVES = {
     "eta": ("the bound η", "η, largest step of an entry"),
@@ -264,5 +265,5 @@ def _dot(panel: Any, y: int, entry: Entry) -> None:
 def _about(entries: Sequence[Entry]) -> str:
     datasets = ", ".join(sorted({dataset_name(e.dataset) for e in entries}))
     most, least = max(e.seeds for e in entries), min(e.seeds for e in entries)
-    seeds = f"{most}" if most == least else f"{least} to {most}"
-    return f"{datasets}, {setting_name(entries[0].shots)}, {seeds} seed{'s' if most > 1 else ''}"
+    seeds = counted(most, "seed") if most == least else f"{least} to {most} seeds"
+    return f"{datasets}, {setting_name(entries[0].shots)}, {seeds}"

@@ -14,6 +14,7 @@ from recap.benchmark.table_cells import paper_name
 from recap.extras import require
 from recap.report.overlay import colourise
 from recap.types import FloatArray
+from recap.words import counted
 
 WIDTH_IN = 7.0  # the text width of most journals and of A4
 PRINT_DPI = 300
@@ -162,7 +163,7 @@ def setting_name(shots: int) -> str:
 
 def seeds_name(seeds: Collection[int]) -> str:
     """How many seeds a panel shows."""
-    return f"{len(set(seeds))} seed" + ("s" if len(set(seeds)) > 1 else "")
+    return counted(len(set(seeds)), "seed")
 
 
 def dataset_name(folder: str) -> str:

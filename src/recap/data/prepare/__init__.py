@@ -3,7 +3,7 @@
 from recap.data.prepare.lists import listed_names
 from recap.data.prepare.plan import Item, Note, Output, Plan, PrepareOptions, Probe, Source
 from recap.data.prepare.run import Summary, prepare
-from recap.data.prepare.sources import find_source, source_names
+from recap.data.prepare.sources import find_source
 
 __all__ = [
     "Item",
@@ -17,5 +17,4 @@ __all__ = [
     "find_source",
     "listed_names",
     "prepare",
-    "source_names",
 ]

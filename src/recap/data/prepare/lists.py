@@ -1,12 +1,10 @@
 """The file names in published support lists, for pools that must contain them."""
 
-import re
 from collections.abc import Iterable
 from pathlib import Path
 
+from recap.data.supports import LINE, read_list
 from recap.errors import InputError
-
-_LINE = re.compile(r"([na])-0:(.*)")
 
 
 def listed_names(places: Iterable[Path]) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -23,12 +21,8 @@ def listed_names(places: Iterable[Path]) -> tuple[tuple[str, ...], tuple[str, ..
 
 
 def _read(file: Path) -> list[tuple[str, list[str]]]:
-    try:
-        # Some editors add a byte order mark.
-        lines = file.read_text(encoding="utf-8-sig").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{file}: the support list cannot be read ({error}).") from error
-    matches = [_LINE.fullmatch(line.strip()) for line in lines if line.strip()]
+    lines = read_list(file).splitlines()
+    matches = [LINE.fullmatch(line.strip()) for line in lines if line.strip()]
     if not matches or None in matches:
         raise InputError(
             f"{file}: not a support list. Expected lines 'n-0: file …' and 'a-0: file …'."

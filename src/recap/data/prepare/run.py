@@ -6,7 +6,6 @@ or how often the run was killed: even the manifest has the same bytes.
 
 import dataclasses
 import json
-import shutil
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ from PIL import features
 
 from recap.data.prepare.journal import Journal, Kind, open_journal, write_manifest
 from recap.data.prepare.plan import Item, Note, Plan, PrepareOptions, Probe, Source, Split
-from recap.data.prepare.work import PARTIAL, Outcome, Record, Task
+from recap.data.prepare.work import Outcome, Record, Task
 from recap.data.prepare.workers import run_tasks
 from recap.errors import InputError, SettingsError
 from recap.progress import Progress, silent
@@ -86,8 +85,6 @@ class _Run:
         self.made = self.reused = 0
 
     def complete(self, plan: Plan) -> Summary:
-        shutil.rmtree(self.folder / PARTIAL, ignore_errors=True)
-        (self.folder / PARTIAL).mkdir()
         try:
             while plan.choose is not None:
                 self._run("probes", plan.probes, "Looking")
@@ -98,7 +95,6 @@ class _Run:
             self.journal.file.close()
         self._refuse_clashes()
         self._remove_stale()
-        shutil.rmtree(self.folder / PARTIAL, ignore_errors=True)
         return self._end(plan)
 
     def _run(self, kind: Kind, units: Iterable[Item | Probe], stage: str) -> None:

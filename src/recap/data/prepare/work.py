@@ -2,19 +2,16 @@
 
 import hashlib
 import json
-import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, TypedDict
 
+from recap.atomic import write_atomic
 from recap.data.prepare.plan import Item, Output, Probe
-from recap.errors import RecapError
+from recap.errors import InputError, RecapError
 from recap.fetch import sha256_of
-
-# Files grow here and are moved into place, so that none is ever seen half-written.
-PARTIAL = ".partial"
 
 
 class Record(TypedDict, total=False):
@@ -119,14 +116,7 @@ def _write_all(item: Item, folder: Path) -> dict[str, str]:
 
 
 def _write(folder: Path, output: Output) -> None:
-    target, partial_file = folder / output.path, folder / PARTIAL / secrets.token_hex(8)
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        partial_file.write_bytes(output.data)
-        partial_file.replace(target)
-    except OSError as error:
-        partial_file.unlink(missing_ok=True)
-        raise _WriteError(
-            f"Cannot write {target}: {error.strerror}. Make room or choose another folder, "
-            "then run the same command again: what is finished stays."
-        ) from error
+        write_atomic(folder / output.path, output.data)
+    except InputError as error:
+        raise _WriteError(f"{error} What is finished stays.") from error
