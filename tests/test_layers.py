@@ -22,6 +22,7 @@ LAYERS = [
     "words",
     "atomic",
     "lock",
+    "scratch",
     "retries",
     "token_file",
     "allocator",

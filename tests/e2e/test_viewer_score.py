@@ -225,6 +225,20 @@ def test_a_volume_is_scrolled_through(page, service, volume):
     assert (drawn(page) != first).any()
 
 
+def test_pixels_are_as_high_and_wide_as_in_the_patient(page, tmp_path):
+    stored = np.random.default_rng(3).normal(300, 30, (48, 16, 4)).astype(np.int16)
+    place = affine(np.eye(3), spacing=(1.0, 3.0, 5.0))
+    score(page, write_nifti(tmp_path / "flat.nii.gz", stored, place))
+    rows, columns = np.nonzero(drawn(page)[..., 3])
+    assert np.ptp(rows) / np.ptp(columns) == pytest.approx(16 * 3.0 / (48 * 1.0), rel=0.02)
+    # The place under the pointer is still told in the picture's own pixels.
+    box = page.locator(".pane canvas").bounding_box()
+    scale = page.evaluate("devicePixelRatio")
+    right, bottom = columns.max() / scale - 2, rows.max() / scale - 2
+    page.mouse.move(box["x"] + right, box["y"] + bottom)
+    expect(page.locator(".readout")).to_contain_text("x 47  y 15")
+
+
 def test_a_region_of_a_volume_is_gone_to(page, volume):
     score(page, volume)
     slider = page.get_by_label("Outline from map value")

@@ -1,4 +1,6 @@
 import logging
+import socket
+import struct
 import threading
 import time
 
@@ -15,6 +17,8 @@ from recap.pacs.listen import Listener, ListenSettings
 from recap.pacs.score_study import study_scorer
 from recap.pacs.send import DicomPeer, parse_address
 from recap.pacs.spool import Spool
+
+HALF_A_MESSAGE = struct.pack(">BBL", 4, 0, 2**14) + bytes(100)
 
 
 def test_results_of_a_series_come_back(running, archive, tmp_path, caplog):
@@ -45,7 +49,7 @@ def test_a_sender_that_hangs_up_during_an_image_does_not_hold_up_its_study(
 ):
     from pynetdicom import AE
 
-    keep, hear_close = Spool.store, Listener._on_close
+    keep = Spool.store
     storing, gone = threading.Event(), threading.Event()
 
     def slow_store(*args):
@@ -54,9 +58,6 @@ def test_a_sender_that_hangs_up_during_an_image_does_not_hold_up_its_study(
         return keep(*args)
 
     monkeypatch.setattr(Spool, "store", slow_store)
-    monkeypatch.setattr(
-        Listener, "_on_close", lambda self, event: (hear_close(self, event), gone.set())
-    )
     listener = running()
     (image,) = study(22, slices=1)
     ae = AE(ae_title="SCANNER")
@@ -65,10 +66,41 @@ def test_a_sender_that_hangs_up_during_an_image_does_not_hold_up_its_study(
     sender = threading.Thread(target=association.send_c_store, args=(image,))
     sender.start()
     assert storing.wait(30)
+    (accepted,) = listener._server.active_associations
     association.dul.socket.close()
+    accepted.dul.join(30)  # it has heard that the connection is closed
+    gone.set()
     sender.join(30)
     archive.wait_for(RESULTS, seconds=30)
     wait_until_empty(tmp_path / "spool")
+
+
+def test_a_sender_that_stands_still_within_a_message_does_not_hold_up_its_study(
+    running, archive, tmp_path, monkeypatch
+):
+    from pynetdicom import AE
+
+    monkeypatch.setattr("recap.pacs.listen._SILENCE_S", 1.0)
+    listener = running(max_associations=1)
+    (image,) = study(24, slices=1)
+    ae = AE(ae_title="SCANNER")
+    ae.add_requested_context(image.SOPClassUID)
+    association = ae.associate("127.0.0.1", listener.port, ae_title="RECAP")
+    assert association.send_c_store(image).Status == 0
+    association.dul.socket.socket.send(HALF_A_MESSAGE)
+    archive.wait_for(RESULTS, seconds=30)
+    wait_until_empty(tmp_path / "spool")
+    assert send(listener.port, study(25, slices=1)) == [0]
+
+
+def test_a_message_is_cut_off_before_it_is_in_memory(running):
+    listener = running(max_instance_bytes=100_000)
+    announced = struct.pack(">BBL", 1, 0, 2**31)
+    with (
+        socket.create_connection(("127.0.0.1", listener.port), timeout=30) as peer,
+        pytest.raises((ConnectionResetError, BrokenPipeError)),
+    ):
+        peer.sendall(announced + bytes(2**28))
 
 
 def test_a_study_is_not_scored_while_its_association_is_open(running, archive):

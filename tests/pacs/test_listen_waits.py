@@ -1,6 +1,7 @@
 """What the listener waits for instead of giving up: a disk, an archive, a connection."""
 
 import errno
+import threading
 import time
 from contextlib import contextmanager
 from types import SimpleNamespace
@@ -290,3 +291,26 @@ def test_an_object_that_is_too_large_does_not_hold_up_the_others(tmp_path, monke
     proxy.limit = ""  # somebody has raised it
     listener.step()
     assert (proxy.sent[2:], spool.rounds()) == (["map", "map"], [])
+
+
+def test_an_archive_that_stands_still_within_a_message_is_lost(archive, tmp_path, monkeypatch):
+    from pynetdicom import evt
+
+    monkeypatch.setattr("recap.pacs.send._TIMEOUT_S", 1.0)
+    go_on = threading.Event()
+
+    def read_no_more(event):
+        if event.data[0] == 4:  # what is stored, not the association
+            go_on.wait(30)
+
+    archive.server.bind(evt.EVT_DATA_RECV, read_no_more)
+    (image,) = study(30, slices=1, side=4000)  # more than the system keeps for a reader
+    path = tmp_path / "result.dcm"
+    image.SOPClassUID = "1.2.840.10008.5.1.4.1.1.7"
+    image.save_as(path, enforce_file_format=True)
+    peer = DicomPeer(parse_address(archive.address))
+    started = time.monotonic()
+    with pytest.raises(SendError, match="was lost"):
+        peer.send(path)
+    go_on.set()
+    assert time.monotonic() - started < 20

@@ -122,7 +122,8 @@ def test_a_session_takes_small_json_only(guarded):
 
 def test_another_sites_page_cannot_send(guarded):
     guarded.post(f"{API}/session", json={"token": TOKEN})
-    for headers in ({"Origin": "https://evil.example"}, {"Sec-Fetch-Site": "cross-site"}):
+    foreign = [{"Origin": each} for each in ("https://evil.example", "null", "http://[")]
+    for headers in (*foreign, {"Sec-Fetch-Site": "cross-site"}):
         files = {"file": ("a.png", png())}
         assert guarded.post(f"{API}/jobs", files=files, headers=headers).status_code == 403
         assert guarded.delete(f"{API}/jobs/{JOB}", headers=headers).status_code == 403

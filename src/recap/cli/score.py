@@ -2,7 +2,6 @@
 
 from collections import Counter
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -11,6 +10,7 @@ from recap.cli.bars import bars
 from recap.cli.options import Axis, Device, RandomWeights, Runtime, Window
 from recap.cli.words import printable
 from recap.errors import SettingsError
+from recap.scratch import scratch_folder
 from recap.words import counted
 
 if TYPE_CHECKING:
@@ -107,8 +107,8 @@ def score_command(
     wanted.check(part)
     _check_engine(engine, shard, {"--jobs": jobs, "--ray-address": ray_address})
     order = Order(bundles, tuple(inputs), wanted, device, random_weights, runtime)
-    with TemporaryDirectory(prefix="recap-") as scratch, bars() as progress:
-        scoring = Scoring(order, Path(scratch))
+    with scratch_folder() as scratch, bars() as progress:
+        scoring = Scoring(order, scratch)
         if engine == "ray":
             from recap.cli.score_ray import score_on_ray
 

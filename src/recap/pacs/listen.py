@@ -17,6 +17,7 @@ from recap.atomic import is_full
 from recap.errors import InputError, RecapError, SettingsError
 from recap.extras import require
 from recap.failures import log_failure
+from recap.pacs.connection import limit
 from recap.pacs.send import Destination, SendError, StuckError
 from recap.pacs.spool import Round, Spool, Unscored
 from recap.retries import Retries
@@ -28,6 +29,8 @@ _SUCCESS, _OUT_OF_RESOURCES, _NOT_UNDERSTOOD = 0x0000, 0xA700, 0xC000
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 _MAX_ATTEMPTS = 10
 _TICK_S, _LONGEST_WAIT_S = 0.2, 60.0
+_SILENCE_S = 60.0
+"""How long a peer may pause, within a message or between two."""
 _log = logging.getLogger(__name__)
 
 
@@ -113,7 +116,6 @@ class Listener:
         self._score = score
         self._destination = destination
         self._arrivals = _Arrivals()
-        self._received: dict[int, int] = {}
         self._stop = threading.Event()
         self._server: Any = None
         self._next_try = 0.0
@@ -139,9 +141,8 @@ class Listener:
                 (settings.host, settings.port),
                 block=False,
                 evt_handlers=[
+                    (evt.EVT_CONN_OPEN, limit, [_SILENCE_S, settings.max_instance_bytes]),
                     (evt.EVT_C_STORE, self._on_store),
-                    (evt.EVT_DATA_RECV, self._on_data),
-                    (evt.EVT_CONN_CLOSE, self._on_close),
                 ],
             )
         except OSError as error:
@@ -283,7 +284,6 @@ class Listener:
 
     def _on_store(self, event: Any) -> int:
         """Keep one image; success is answered only when it is on disk."""
-        self._received.pop(id(event.assoc), None)
         try:
             data = event.encoded_dataset()
             names = _names(data)
@@ -303,17 +303,6 @@ class Listener:
             return _NOT_UNDERSTOOD
         self._arrivals.heard(study, event.assoc)
         return _SUCCESS
-
-    def _on_data(self, event: Any) -> None:
-        """Hang up on a peer that sends more than an image may have."""
-        received = self._received.get(id(event.assoc), 0) + len(event.data)
-        self._received[id(event.assoc)] = received
-        if received > self.settings.max_instance_bytes:
-            _log.error("a peer was cut off: its image has more bytes than are taken")
-            event.assoc.dul.socket.close()
-
-    def _on_close(self, event: Any) -> None:
-        self._received.pop(id(event.assoc), None)
 
 
 class _GivenUp(Exception):  # noqa: N818
@@ -354,5 +343,5 @@ def _storage_scp(settings: ListenSettings) -> Any:
     ae.require_calling_aet = list(settings.calling)
     ae.maximum_associations = settings.max_associations
     ae.acse_timeout = ae.dimse_timeout = 30
-    ae.network_timeout = 60
+    ae.network_timeout = _SILENCE_S
     return ae

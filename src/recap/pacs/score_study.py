@@ -3,7 +3,6 @@
 import logging
 from collections.abc import Callable
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from recap.atomic import is_full
@@ -12,6 +11,7 @@ from recap.errors import InputError, RecapError
 from recap.failures import log_failure
 from recap.pacs.spool import Unscored
 from recap.report.dicom_results import write_dicom_results
+from recap.scratch import scratch_folder
 from recap.words import counted
 
 if TYPE_CHECKING:
@@ -27,9 +27,9 @@ def study_scorer(detector: "Detector") -> Callable[[Path, Path], list[Unscored]]
     """
 
     def score(images: Path, results: Path) -> list[Unscored]:
-        with TemporaryDirectory(prefix="recap-") as scratch:
+        with scratch_folder() as scratch:
             try:
-                cases = find_cases([images], Path(scratch)).cases
+                cases = find_cases([images], scratch).cases
             except NoCasesError:  # reports or segmentations only
                 _log.info("nothing to look at in %s", images.parent.name)
                 return []

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 from recap.errors import InputError, RecapError, SettingsError
 from recap.extras import require
 from recap.io.dicom_file import read_whole
+from recap.pacs.connection import limit
 from recap.pacs.dicomweb import OUT_OF_RESOURCES, STORED, ArchiveError, DicomWeb
 from recap.pacs.spool import Answer
 
@@ -117,8 +118,12 @@ class DicomPeer:
     def _connected(self) -> Any:
         if self._association is None or not self._association.is_established:
             address = self.address
+            opened = require("pynetdicom", "pacs").evt.EVT_CONN_OPEN
             self._association = self._ae.associate(
-                address.host, address.port, ae_title=address.title
+                address.host,
+                address.port,
+                ae_title=address.title,
+                evt_handlers=[(opened, limit, [_TIMEOUT_S])],
             )
             if not self._association.is_established:
                 self._association = None

@@ -1,6 +1,5 @@
 """int8: weights and activations in eight bits, their ranges taken from calibration images."""
 
-import tempfile
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
@@ -13,6 +12,7 @@ from recap.errors import InputError
 from recap.extras import require
 from recap.runtime.quiet import quiet
 from recap.scoring.detector import Detector
+from recap.scratch import scratch_folder
 from recap.types import FloatArray
 from recap.words import counted
 
@@ -24,8 +24,8 @@ _SCOPES = "pkg.torch.onnx.name_scopes"
 def calibration_pixels(detector: Detector, folder: Path) -> FloatArray:
     """Images of a folder, evenly drawn, as the graph takes them: (N, 3, S, S)."""
     reading = detector.card.reading
-    with tempfile.TemporaryDirectory(prefix="recap-") as scratch:
-        cases = find_cases([folder], Path(scratch)).cases
+    with scratch_folder() as scratch:
+        cases = find_cases([folder], scratch).cases
         # Never two cases at once: a folder of pictures need not fit into memory.
         places = [(found, n) for found in cases for n in range(len(found.open(reading).images))]
         step = -(-len(places) // MOST_IMAGES)

@@ -4,7 +4,6 @@ import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -32,6 +31,7 @@ from recap.scoring.conformal import allowed_rank
 from recap.scoring.detector import Detector
 from recap.scoring.domain_guard import domain_range
 from recap.scoring.operating_points import PointName
+from recap.scratch import scratch_folder
 from recap.types import FloatArray, Image
 from recap.words import counted
 
@@ -98,9 +98,9 @@ def calibrate(
     check_request(sensitivity, decide_by, abnormal is not None)
     reading = reading or detector.card.reading
     unreadable: dict[str, str] = {}
-    with TemporaryDirectory(prefix="recap-") as scratch:
-        healthy = list(_known(normal, "normal", Path(scratch)))
-        diseased = [] if abnormal is None else list(_known(abnormal, "abnormal", Path(scratch)))
+    with scratch_folder() as scratch:
+        healthy = list(_known(normal, "normal", scratch))
+        diseased = [] if abnormal is None else list(_known(abnormal, "abnormal", scratch))
         _refuse_known_to_the_detector(detector, [*healthy, *diseased])
         _refuse_doubles([*healthy, *diseased])
         allowed_rank(len(healthy), fpr)  # told before the work rather than after it

@@ -1,5 +1,6 @@
 """Addresses beside the data: sessions, health, metrics, the API's description and the viewer."""
 
+import asyncio
 import json
 from importlib.resources import files
 from pathlib import Path
@@ -62,7 +63,8 @@ def show_session(request: Request, service: TheService) -> SessionAnswer:
 @sessions.post("/session", status_code=204, openapi_extra=_BODY)
 async def sign_in(request: Request, service: TheService) -> Response:
     """Exchange the token for a cookie, which scripts cannot read."""
-    if not service.gate.is_token(await _given_token(request)) and service.gate.needs_token:
+    given = await _given_token(request, service.settings.read_seconds)
+    if service.gate.needs_token and not service.gate.is_token(given):
         service.gate.count_wrong(request)
         raise HTTPException(401, "This is not the token.")
     response = Response(status_code=204)
@@ -139,12 +141,16 @@ def _static(request: Request, name: str) -> Response:
     return FileResponse(path, media_type=_TYPES[path.suffix], headers=headers)
 
 
-async def _given_token(request: Request) -> str:
+async def _given_token(request: Request, seconds: float) -> str:
     body = b""
-    async for block in request.stream():
-        body += block
-        if len(body) > _LONGEST_SESSION_BODY:
-            raise HTTPException(413, "This is longer than any token.")
+    try:
+        async with asyncio.timeout(seconds):
+            async for block in request.stream():
+                body += block
+                if len(body) > _LONGEST_SESSION_BODY:
+                    raise HTTPException(413, "This is longer than any token.")
+    except TimeoutError as error:
+        raise HTTPException(408, "The token stood still for too long. Send it again.") from error
     try:
         given: Any = json.loads(body)
         return str(given["token"])

@@ -10,6 +10,7 @@ import uvicorn
 
 from recap.errors import SettingsError
 from recap.server.app import create_app
+from recap.server.connection import Connection
 from recap.server.settings import ServerSettings
 
 _GRACE_SECONDS = 10
@@ -46,6 +47,7 @@ def run_server(settings: ServerSettings) -> None:
     app = create_app(settings)
     config = uvicorn.Config(
         app,
+        http=Connection,
         log_config=None,
         access_log=False,  # addresses may hold names; the application logs routes
         server_header=False,

@@ -74,16 +74,19 @@ export class Pane {
     return this.#pixels ? [this.#pixels.width, this.#pixels.height] : [1, 1];
   }
 
-  /** Scale and offset from picture pixels to canvas pixels. */
+  /** From picture pixels to canvas pixels: how wide and how high one is drawn, and the offsets. */
   transform() {
     const [width, height] = this.size;
-    const fit = Math.min(this.canvas.width / width, this.canvas.height / height) * 0.98;
-    const scale = fit * this.view.zoom;
+    const tall = this.study.pixelAspect;
+    const fit = Math.min(this.canvas.width / width, this.canvas.height / height / tall) * 0.98;
+    const across = fit * this.view.zoom;
+    const down = across * tall;
     const [x, y] = this.view.centre;
     return {
-      scale,
-      left: this.canvas.width / 2 - x * width * scale,
-      top: this.canvas.height / 2 - y * height * scale,
+      across,
+      down,
+      left: this.canvas.width / 2 - x * width * across,
+      top: this.canvas.height / 2 - y * height * down,
     };
   }
 
@@ -91,10 +94,10 @@ export class Pane {
   toPicture(clientX, clientY) {
     const box = this.canvas.getBoundingClientRect();
     const ratio = this.canvas.width / box.width;
-    const { scale, left, top } = this.transform();
+    const { across, down, left, top } = this.transform();
     return [
-      ((clientX - box.left) * ratio - left) / scale,
-      ((clientY - box.top) * ratio - top) / scale,
+      ((clientX - box.left) * ratio - left) / across,
+      ((clientY - box.top) * ratio - top) / down,
     ];
   }
 
@@ -128,18 +131,20 @@ export class Pane {
     context.setTransform(1, 0, 0, 1, 0, 0);
     context.clearRect(0, 0, this.canvas.width, this.canvas.height);
     if (!this.#pixels) return;
-    const { scale, left, top } = this.transform();
+    const { across, down, left, top } = this.transform();
     const [width, height] = this.size;
-    context.setTransform(scale, 0, 0, scale, left, top);
-    context.imageSmoothingEnabled = scale < 4;
+    const matrix = new DOMMatrix([across, 0, 0, down, left, top]);
+    context.setTransform(matrix);
+    context.imageSmoothingEnabled = Math.min(across, down) < 4;
     context.drawImage(this.#windowed(), 0, 0);
     context.imageSmoothingEnabled = true;
     context.globalAlpha = this.view.opacity;
     if (this.view.opacity > 0) context.drawImage(this.#mapShown, 0, 0, width, height);
     context.globalAlpha = 1;
-    if (this.view.outlines) this.#drawOutlines(context, scale, left, top);
-    this.#drawHighlight(context, scale);
-    this.#drawCursor(context, scale);
+    context.resetTransform(); // lines are as wide across as down
+    if (this.view.outlines) this.#drawOutlines(context, matrix);
+    this.#drawHighlight(context, matrix);
+    this.#drawCursor(context, matrix);
   }
 
   #windowed() {
@@ -152,7 +157,7 @@ export class Pane {
     return this.#shown;
   }
 
-  #drawOutlines(context, scale, left, top) {
+  #drawOutlines(context, matrix) {
     const { level } = this.study;
     if (this.#edgesFor !== String(level)) {
       const { labels } = findRegions(this.map, level);
@@ -166,26 +171,30 @@ export class Pane {
       path.moveTo(this.#edges[i] * sx, this.#edges[i + 1] * sy);
       path.lineTo(this.#edges[i + 2] * sx, this.#edges[i + 3] * sy);
     }
-    stroke(context, path, scale, OUTLINE, 1.5);
+    const placed = new Path2D();
+    placed.addPath(path, matrix);
+    stroke(context, placed, OUTLINE, 1.5);
   }
 
-  #drawHighlight(context, scale) {
+  #drawHighlight(context, matrix) {
     const region = this.study.highlight;
     if (!region || region.image !== this.view.slice) return;
-    const [left, top, right, bottom] = region.box_xyxy_px;
-    const margin = 4 / scale;
+    const [x0, y0, x1, y1] = region.box_xyxy_px;
+    const [left, right] = [x0, x1].map((x) => x * matrix.a + matrix.e);
+    const [top, bottom] = [y0, y1].map((y) => y * matrix.d + matrix.f);
     const path = new Path2D();
-    path.rect(left - margin, top - margin, right - left + 2 * margin, bottom - top + 2 * margin);
-    stroke(context, path, scale, "rgb(0 0 0 / 65%)", 4.5);
-    stroke(context, path, scale, "#fff", 2);
+    path.rect(left - 4, top - 4, right - left + 8, bottom - top + 8);
+    stroke(context, path, "rgb(0 0 0 / 65%)", 4.5);
+    stroke(context, path, "#fff", 2);
   }
 
-  #drawCursor(context, scale) {
+  #drawCursor(context, matrix) {
     if (!this.view.cursor) return;
     const [width, height] = this.size;
-    const [x, y] = [this.view.cursor[0] * width, this.view.cursor[1] * height];
+    const x = this.view.cursor[0] * width * matrix.a + matrix.e;
+    const y = this.view.cursor[1] * height * matrix.d + matrix.f;
     const path = new Path2D();
-    const [near, far] = [5 / scale, 16 / scale];
+    const [near, far] = [5, 16];
     for (const [dx, dy] of [
       [1, 0],
       [-1, 0],
@@ -195,13 +204,13 @@ export class Pane {
       path.moveTo(x + dx * near, y + dy * near);
       path.lineTo(x + dx * far, y + dy * far);
     }
-    stroke(context, path, scale, "rgb(0 0 0 / 65%)", 4.5);
-    stroke(context, path, scale, "#fff", 2);
+    stroke(context, path, "rgb(0 0 0 / 65%)", 4.5);
+    stroke(context, path, "#fff", 2);
   }
 }
 
-function stroke(context, path, scale, colour, width) {
+function stroke(context, path, colour, width) {
   context.strokeStyle = colour;
-  context.lineWidth = (width * (window.devicePixelRatio || 1)) / scale;
+  context.lineWidth = width * (window.devicePixelRatio || 1);
   context.stroke(path);
 }

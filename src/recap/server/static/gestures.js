@@ -42,9 +42,9 @@ function drag(pane, event, [dx, dy]) {
   const pans = pane.view.tool !== "window" || event.shiftKey || event.buttons > 1;
   const { width, height } = pane.canvas.getBoundingClientRect();
   if (!pans) return pane.view.windowBy((dx / width) * 1.5, (-dy / height) * 1.5);
-  const { scale } = pane.transform();
+  const { across, down } = pane.transform();
   const ratio = pane.canvas.width / width;
-  pane.view.panBy((-dx * ratio) / scale / pane.size[0], (-dy * ratio) / scale / pane.size[1]);
+  pane.view.panBy((-dx * ratio) / across / pane.size[0], (-dy * ratio) / down / pane.size[1]);
 }
 
 function pinch(pane, touching, event) {

@@ -5,6 +5,8 @@ import { byPeak, findRegions } from "./regions.js";
 import { decide } from "./threshold.js";
 
 const KEPT_SLICES = 60;
+// A damaged spacing must not make a line of a picture.
+const MOST_STRETCHED = 20;
 
 export class Study extends EventTarget {
   #kept = new Map();
@@ -29,6 +31,12 @@ export class Study extends EventTarget {
     this.level = this.givenLevel;
     this.threshold = this.calibration?.threshold ?? null;
     if (!this.isCalibrated) this.#rescan();
+  }
+
+  /** How much higher than wide a pixel is in the patient: 1 where the file does not say. */
+  get pixelAspect() {
+    const [rowMm, columnMm] = this.case.spacing_mm ?? [1, 1];
+    return Math.min(MOST_STRETCHED, Math.max(1 / MOST_STRETCHED, rowMm / columnMm));
   }
 
   /** Whether the service found regions; otherwise they are found here, at half of the scale. */
