@@ -194,9 +194,9 @@ def _refuse_twelve_bits(values: NDArray[Any], source: str) -> None:
     top = int(_without_alpha(values).max())
     if 0 < top <= _TWELVE_BITS:
         raise InputError(
-            f"{source}: 16-bit pixels that reach {top} of 65535 are all but black, as those of "
-            "fewer bits (12 of a scanner) are. Scale them up, by one factor for all images. An "
-            "image that is meant to be so dark can be saved with 8 bits."
+            f"{source}: 16-bit pixels that reach only {top} of 65535 are all but black. If they "
+            "have 12 bits, multiply them by 16, and those of all other images. One that is meant "
+            "to be so dark can be saved with 8 bits."
         )
 
 
