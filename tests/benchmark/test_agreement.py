@@ -177,6 +177,20 @@ def test_comparisons_refuse_what_tables_refuse_and_say_what_tables_say(tmp_path)
     assert refused[0] == refused[1]
 
 
+def test_comparisons_are_made_where_both_have_results(tmp_path):
+    grid = [result(0), result(0, shots=0), result(0, method="nearest")]
+    for cell, content in grid:
+        write_result(tmp_path, cell, content)
+        register(tmp_path, GRID, {cell.method: [cell]})
+    found = summarise_grid(tmp_path, GRID, ["recap"], "nearest")
+    assert {(row["variant"], row["shots"]) for row in found} == {("recap", 4), ("nearest", 4)}
+    alone = result(0, shots=16, method="uniadet")
+    write_result(tmp_path, *alone)
+    register(tmp_path, GRID, {"uniadet": [alone[0]]})
+    with pytest.raises(InputError, match="'uniadet' has no results on a data set and shots on"):
+        summarise_grid(tmp_path, GRID, ["recap", "nearest"], "uniadet")
+
+
 def test_what_must_be_said_of_the_data_stands_below_our_results_too():
     shared = "BrainMRI: In the published benchmark, supports and test images"
     assert shared in notes(own_table(rows(result())))

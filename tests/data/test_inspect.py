@@ -230,3 +230,16 @@ def test_areas_of_grey_in_a_mask_are_told(tmp_path: Path) -> None:
     (problem,) = inspect_data(root).problems
     assert (problem.kind, problem.path) == ("grey in mask", str(mask))
     assert problem.reason.startswith("areas of 39% of full brightness count as healthy")
+
+
+def test_swapped_images_and_masks_are_told(tmp_path: Path) -> None:
+    picture = np.linspace(0, 255, 48).reshape(6, 8).astype(np.uint8)
+    for name, drawn in (("right", picture), ("swapped", np.where(picture > 127, 255, 0))):
+        for folder, pixels in (("abnormal", drawn), ("masks", 255 * (picture > 200))):
+            path = tmp_path / name / folder / "a.png"
+            path.parent.mkdir(parents=True)
+            PillowImage.fromarray(pixels.astype(np.uint8)).save(path)
+    assert inspect_data(tmp_path / "right").problems == []
+    (problem,) = inspect_data(tmp_path / "swapped").problems
+    assert problem.path == str(tmp_path / "swapped/abnormal/a.png")
+    assert problem.reason.endswith("Are images and masks swapped?")

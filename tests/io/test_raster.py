@@ -58,6 +58,22 @@ def test_16_bit_white_is_zero(tmp_path: Path) -> None:
     assert np.array_equal(np.rint(pixels * 65535).astype(np.uint16), 65535 - DEEP)
 
 
+@pytest.mark.parametrize("suffix", [".png", ".tif"])
+def test_12_bits_in_16_are_refused_in_files_and_arrays(tmp_path: Path, suffix: str) -> None:
+    twelve = DEEP // 16  # up to 4095: all but black beside 65535
+    path = save(tmp_path / f"a{suffix}", twelve)
+    for read, source in ((read_image, path), (image_from_array, twelve)):
+        with pytest.raises(InputError, match=f"only {twelve.max()} of 65535.*multiply them by 16"):
+            read(source)
+    with PillowImage.open(path) as picture, pytest.raises(InputError, match="multiply them by 16"):
+        image_from_array(picture)
+    opaque = np.dstack([twelve, twelve, twelve, np.full_like(twelve, 65535)])
+    with pytest.raises(InputError, match="multiply them by 16"):
+        image_from_array(opaque)
+    assert image_from_array(twelve * 16).pixels.max() > 0.9
+    assert not image_from_array(twelve * 0).pixels.any()  # black is black in any range
+
+
 def test_12_bit_tiff_has_its_own_range(tmp_path: Path) -> None:
     packed = bytes([0x00, 0x0F, 0xFF, 0x80, 0x01, 0x00])  # 0, 4095, 2048, 256: 12 bits each
     tags = {256: 4, 257: 1, 258: 12, 259: 1, 262: 1, 273: 8, 277: 1, 278: 1, 279: len(packed)}

@@ -306,3 +306,12 @@ def test_a_large_map_is_shrunk():
 def test_numbers_of_a_column_have_as_many_digits():
     shown = [aligned(text, 3) for text in ("0.81", "0.047619", "1", "12", "0.00001", "")]
     assert shown == ["0.810", "0.0476", "1", "12", "1e-05", "–"]
+
+
+def test_a_remark_does_not_repeat_the_rule(tmp_path):
+    rule = "OUT OF DOMAIN, the score means little: unlike all; otherwise abnormal from 0.5 up"
+    rows = [row("a.png", 0.9, decision="out-of-domain", in_domain="no", rule=rule)]
+    text = render(write_folder(tmp_path / "out", rows))
+    table = text[text.index("<table") : text.index("</table>")]
+    assert "OUT OF DOMAIN, the score means little: unlike all<" in table
+    assert "otherwise" not in table

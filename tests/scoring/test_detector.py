@@ -170,9 +170,11 @@ def test_images_and_predictions_can_be_compared_and_kept_in_sets(few_shot, pictu
     assert len({one, two, as_image(pictures[0], ReadingSettings())}) == 3
 
 
-def test_several_images_go_to_score_batch(few_shot, pictures):
+def test_several_images_go_to_score_batch(few_shot, pictures, tmp_path):
     with pytest.raises(recap.RecapError, match="Score several with score_batch"):
         few_shot.score(["a.png", "b.png"])
+    with pytest.raises(recap.RecapError, match=r"a folder is not one image.*score_batch"):
+        few_shot.score(tmp_path)
     with pytest.raises(recap.RecapError, match="healthy: score_batch takes a list"):
         next(few_shot.score_batch("healthy"))
     with pytest.raises(recap.RecapError, match="is one image, not a stack"):

@@ -242,3 +242,11 @@ def test_a_window_that_is_none_is_told_before_it_is_needed(folders):
         load_support(folder_samples(folders["root"] / "normal"), reading)
     with pytest.raises(SettingsError, match="'lungs'"):
         source_masks(folder_samples(folders["root"] / "normal"), 70, reading)
+
+
+def test_swapped_images_and_masks_are_refused(folders):
+    root = folders["root"]
+    with pytest.raises(InputError, match=r"masks/a0.png: black and white.*swapped\?"):
+        gather_support(root / "normal", folders["masks"][:1], folders["abnormal"][:1])
+    with pytest.raises(InputError, match=r"abnormal\[0\]: black and white.*swapped\?"):
+        gather_support([grey(0)], [np.dstack([square()] * 3)], [grey(9)])

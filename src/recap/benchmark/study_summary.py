@@ -61,14 +61,27 @@ def summarise(out: Path, name: str) -> list[dict[str, Any]]:
 
 
 def summarise_grid(out: Path, name: str, methods: Sequence[str], reference: str) -> list[Any]:
-    """The same of some columns of a grid against another one."""
+    """The same of some columns of a grid against another one, wherever both have results."""
     found = named_results(out, name)
     known = list(dict.fromkeys(label for label, _ in found))
     for label in (*methods, reference):
         if label not in known:
             raise InputError(f"{out}: has no '{label}'. It has: {', '.join(known) or 'nothing'}.")
-    chosen = [(label, result) for label, result in found if label in (*methods, reference)]
+    places = {label: {_place(run) for column, run in found if column == label} for label in known}
+    shared = places[reference] & set().union(*(places[label] for label in methods))
+    if not shared:
+        raise InputError(
+            f"{out}: '{reference}' has no results on a data set and shots on which "
+            f"{' or '.join(methods)} has some. Run those cells first, or compare with another."
+        )
+    columns = (*methods, reference)
+    chosen = [(label, run) for label, run in found if label in columns and _place(run) in shared]
     return _rows(COMPARISON, reference, chosen)
+
+
+def _place(result: Mapping[str, Any]) -> tuple[str, int]:
+    """Data set and shots."""
+    return result["cell"]["dataset"], result["cell"]["shots"]
 
 
 def _rows(name: str, reference: str, results: Sequence[Labelled]) -> list[dict[str, Any]]:
@@ -107,9 +120,8 @@ def _by_place(results: Sequence[Labelled]) -> dict[tuple[str, int], dict[str, di
     refuse_mixed(_averaged(label, result) for label, result in results)
     places: dict[tuple[str, int], dict[str, dict[int, Any]]] = {}
     for label, result in results:
-        cell = result["cell"]
-        place = places.setdefault((cell["dataset"], cell["shots"]), {})
-        place.setdefault(label, {})[cell["settings"]["seed"]] = result
+        place = places.setdefault(_place(result), {})
+        place.setdefault(label, {})[result["cell"]["settings"]["seed"]] = result
     return dict(sorted(places.items()))
 
 

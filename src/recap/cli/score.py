@@ -62,8 +62,8 @@ def score_command(
         int | None,
         typer.Option(
             min=1,
-            help="Images scored at a time: on a GPU as one batch, else 16, whose size may change "
-            "the last digits; on a processor side by side, else one per core, with the same bits.",
+            help="Images scored at a time. On a GPU they are one batch (16), and last digits may "
+            "depend on it; on a processor they run side by side (one per core).",
         ),
     ] = None,
     shard: Annotated[

@@ -31,7 +31,7 @@ from recap.errors import InputError, RecapError
 from recap.fetch import sha256_of
 from recap.io.reasons import not_there
 from recap.progress import Progress, silent
-from recap.types import CLASSES, Sample
+from recap.types import CLASSES, Image, Sample
 
 ProblemKind = Literal[
     "layout",
@@ -51,6 +51,10 @@ ProblemKind = Literal[
 PLAIN_FOLDERS = ("normal", "abnormal", "masks")
 MARKS_NOTHING = "it marks nothing"
 """What is wrong with an empty mask."""
+LOOKS_LIKE_MASK = (
+    "black and white, as masks are, but given as an image. Are images and masks swapped?"
+)
+"""What is wrong with an image that looks like a mask."""
 # Each thread holds one decoded image.
 THREADS = min(4, usable_cores())
 
@@ -254,8 +258,18 @@ def _look(sample: Sample) -> _Look:
         return _Look(problems=(Problem("unreadable image", str(sample.path), reason),))
     height, width = image.size_hw
     colour = "grey" if image.pixels.ndim == 2 else "RGB"
-    problems = () if sample.mask is None else _mask_problems(sample.mask, image.size_hw)
+    problems = [] if sample.mask is None else [*_mask_problems(sample.mask, image.size_hw)]
+    if sample.mask is not None and looks_like_mask(image):
+        problems.append(Problem("mask among images", str(sample.path), LOOKS_LIKE_MASK))
     return _Look(digest, f"{width}x{height}", colour, tuple(problems))
+
+
+def looks_like_mask(image: Image) -> bool:
+    """Whether an image that has a mask is one itself: black, one other colour, and no third."""
+    pixels = image.pixels.reshape(*image.size_hw, -1)
+    low, high = pixels.min(axis=(0, 1)), pixels.max(axis=(0, 1))
+    dark, bright = (pixels == low).all(axis=2), (pixels == high).all(axis=2)
+    return bool((low < high).any() and (dark | bright).all())
 
 
 def _mask_problems(path: Path, size_hw: tuple[int, int]) -> Iterable[Problem]:

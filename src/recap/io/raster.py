@@ -22,6 +22,8 @@ FORMATS = ("PNG", "JPEG", "TIFF", "BMP", "WEBP")
 MAX_PIXELS = 178_000_000
 # An integer mask whose largest value is below this part of its range holds label numbers.
 LABEL_RANGE = 1 / 16
+# 12 bits in a 16-bit file reach no more than this; shown as 16 bits they are all but black.
+_TWELVE_BITS = 4095
 # Darker areas of a mask may be what JPEG left of black.
 _DARKEST_GREY = 0.1
 
@@ -30,7 +32,9 @@ _TIFF_BITS, _TIFF_PHOTOMETRIC = 258, 262
 
 def read_raster(path: str | Path) -> Image:
     """Read one raster file as grey (H, W) or RGB (H, W, 3), float32 in 0..1."""
-    return Image(_to_unit(_read_values(Path(path)), str(path)), str(path))
+    values = _read_values(Path(path))
+    _refuse_twelve_bits(values, str(path))
+    return Image(_to_unit(values, str(path)), str(path))
 
 
 def read_mask(path: str | Path) -> BoolArray:
@@ -137,7 +141,9 @@ def image_from_array(array: Any, source: str = "array") -> Image:
     A Pillow image is read as its file would be: palettes, transparency, orientation.
     """
     if isinstance(array, PillowImage.Image):
-        return Image(_to_unit(_decode_given(array, source), source), source)
+        values = _decode_given(array, source)
+        _refuse_twelve_bits(values, source)
+        return Image(_to_unit(values, source), source)
     if not hasattr(array, "__array__"):
         raise InputError(
             f"{source}: one image is a path, an array or a Pillow image, not a value of type "
@@ -151,6 +157,7 @@ def image_from_array(array: Any, source: str = "array") -> Image:
             f"{source}: an image must have the shape (H, W), (H, W, 1), (H, W, 3) or (H, W, 4), "
             f"but this one has {values.shape}. Channels come last; pass volumes slice by slice."
         )
+    _refuse_twelve_bits(values, source)
     return Image(_to_unit(values, source), source)
 
 
@@ -189,6 +196,19 @@ def _to_unit(values: NDArray[Any], source: str) -> FloatArray:
         unit = unit[..., :-1] * unit[..., -1:]
         unit = unit[..., 0] if unit.shape[2] == 1 else unit
     return np.ascontiguousarray(unit)
+
+
+def _refuse_twelve_bits(values: NDArray[Any], source: str) -> None:
+    """A lesion in what is all but black is not seen: such an image would pass as normal."""
+    if values.dtype != np.uint16 or values.size == 0:
+        return
+    top = int(_without_alpha(values).max())
+    if 0 < top <= _TWELVE_BITS:
+        raise InputError(
+            f"{source}: 16-bit pixels that reach only {top} of 65535 are all but black. If they "
+            "have 12 bits, multiply them by 16, and those of all other images. One that is meant "
+            "to be so dark can be saved with 8 bits."
+        )
 
 
 def _checked_floats(values: NDArray[Any], source: str) -> FloatArray:

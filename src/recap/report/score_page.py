@@ -107,7 +107,7 @@ def _facts(scored: ScoredFolder) -> str:
         ("Cases", ", ".join(f"{counts[s]} {STATES[s]}" for s in DECISIONS if counts[s]) or "none"),
         ("Detector", f"{name}; fit {str(bundle['fingerprint'])[:12]}"),
         ("Encoder", f"{Path(str(encoder.get('name'))).name}"),
-        ("Scored", _when(manifest)),
+        ("Last run", _when(manifest)),
     ]
     long = [
         ("Consists of", bundle.get("statement", "")),

@@ -122,4 +122,5 @@ def _number_cell(text: str, digits: int = 4) -> str:
 def _remark(row: Row) -> str:
     """What failed, and why nothing was decided; the rule itself is told once, above."""
     undecided = row.rule if state_of(row) in ("scored", "out-of-domain") else ""
+    undecided, _, _ = undecided.partition("; otherwise ")
     return " · ".join(filter(None, (row.error, undecided)))

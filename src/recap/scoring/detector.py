@@ -257,6 +257,11 @@ def as_image(source: Any, reading: ReadingSettings) -> Image:
     if isinstance(source, Image):
         return source
     if isinstance(source, str | Path):
+        if Path(source).is_dir():
+            raise InputError(
+                f"{source}: a folder is not one image. Score its files with score_batch, or the "
+                "DICOM series that it holds with score_case."
+            )
         return read_image(source, reading)
     if isinstance(source, list | tuple):
         raise InputError(

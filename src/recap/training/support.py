@@ -14,7 +14,7 @@ from torch import Tensor
 
 from recap.config import ReadingSettings
 from recap.data.folder import folder_samples
-from recap.data.inspect import MARKS_NOTHING
+from recap.data.inspect import LOOKS_LIKE_MASK, MARKS_NOTHING, looks_like_mask
 from recap.data.supports import support_hashes
 from recap.errors import InputError
 from recap.io import image_from_array, mask_from_array, read_image
@@ -52,6 +52,7 @@ def load_support(
         image = read_image(sample.path, reading)
         mask = None if sample.mask is None else read_mask_of(image, sample.mask)
         _refuse_empty(mask, f"{sample.mask}")
+        _refuse_swapped(image, mask, f"{sample.path}")
         loaded.append(SupportImage(image, sample.abnormal, mask, record))
     return loaded
 
@@ -196,6 +197,7 @@ def _from_array(array: Any, mask: Any, abnormal: bool, name: str) -> SupportImag
     if lesion is not None and lesion.shape != image.size_hw:
         raise InputError(f"{name}: its mask has shape {lesion.shape}, the image {image.size_hw}.")
     _refuse_empty(lesion, f"{name}, its mask")
+    _refuse_swapped(image, lesion, name)
     mask_digest = None if lesion is None else hashlib.sha256(lesion.tobytes()).hexdigest()
     record: dict[str, str | None] = {
         "name": name,
@@ -213,3 +215,9 @@ def _refuse_empty(mask: BoolArray | None, name: str) -> None:
             f"{name}: {MARKS_NOTHING}. Mark the lesion, or leave the image out; without lesions it "
             "is a normal image."
         )
+
+
+def _refuse_swapped(image: Image, mask: BoolArray | None, name: str) -> None:
+    """Folders named the wrong way round would fit on masks, with pictures for their lesions."""
+    if mask is not None and looks_like_mask(image):
+        raise InputError(f"{name}: {LOOKS_LIKE_MASK}")
