@@ -97,6 +97,22 @@ def test_the_object_in_the_middle_is_the_foreground_whatever_the_sign(sign):
     assert shows_an_object(sign * tokens_of(mask), 10)
 
 
+@pytest.mark.parametrize(("share", "turned"), [(0.34, True), (0.36, False)])
+def test_the_object_is_on_the_other_side_where_little_of_the_centre_is_kept(
+    share, turned, monkeypatch
+):
+    """Three fifths of a side of 20: 144 patches, of which the share is far on the positive side."""
+    component = torch.full((20, 20), -11.0)
+    centre = torch.full((144,), -11.0)
+    centre[: round(share * 144)] = 1000.0
+    component[4:16, 4:16] = centre.view(12, 12)
+    monkeypatch.setattr(
+        "recap.peers.anomalydino_mask.first_component", lambda tokens: component.flatten()
+    )
+    seen = foreground(torch.zeros(400, 1), 10).view(20, 20)
+    assert bool(seen[0, 0]) is turned
+
+
 @pytest.mark.parametrize(
     "mask",
     [np.zeros((17, 17), bool), ~disc(17, 2), np.arange(17)[:, None] * np.ones(17) < 9],

@@ -15,7 +15,7 @@ from recap.peers import dra, dra_backbone
 from recap.peers.dra import DRA, Options, interpolation
 from recap.peers.dra_backbone import SIZES, Backbone
 from recap.peers.dra_heads import NORMAL, PSEUDO, SEEN, Heads, deviation_loss, top_mean, total_loss
-from recap.peers.dra_images import Sampler, cut_and_paste
+from recap.peers.dra_images import Sampler, cut_and_paste, rectangle
 from recap.peers.fitting import fit_few_shot, fit_zero_shot
 from recap.peers.images import LabelledImages
 from recap.peers.settings import resolve_peer
@@ -114,6 +114,13 @@ def test_deviation_loss_of_one_image(score, deviating):
     assert loss.item() == pytest.approx(expected)
 
 
+def test_the_loss_of_a_head_is_the_mean_over_its_images():
+    scores, flags = torch.randn(3), torch.tensor([True, False, True])
+    draws = torch.randn(50)
+    single = [deviation_loss(scores[[i]], flags[[i]], draws) for i in range(3)]
+    torch.testing.assert_close(deviation_loss(scores, flags, draws), torch.stack(single).mean())
+
+
 def test_each_head_learns_from_the_images_that_concern_it():
     scores = torch.randn(6, 4, requires_grad=True)
     kinds = torch.tensor([NORMAL, NORMAL, SEEN, SEEN, PSEUDO, PSEUDO])
@@ -188,6 +195,16 @@ def test_a_rectangle_of_the_donor_is_pasted(seed, size):
     assert image.sum() <= (0.15**0.5 * size + 1) ** 2 * 1.2
 
 
+def test_rectangles_are_as_large_and_as_long_as_said():
+    torch.manual_seed(0)
+    sides = torch.tensor([rectangle(2000) for _ in range(3000)], dtype=torch.float64)
+    height, width = sides.T
+    share, aspect = height * width / 2000**2, height / width
+    assert [float(share.min()), float(share.max())] == pytest.approx([0.02, 0.15], rel=0.02)
+    assert [float(aspect.min()), float(aspect.max())] == pytest.approx([1 / 3, 3.0], rel=0.02)
+    assert float((aspect < 1).double().mean()) == pytest.approx(0.5, abs=0.05)
+
+
 @pytest.mark.parametrize(("count", "expected"), [(2, 2), (5, 3)])
 def test_references_are_different_normal_images(count, expected):
     values = Sampler(labelled(3, 2), 0).references(count)[:, 0, 0, 0]
@@ -205,6 +222,17 @@ def test_training_images_are_turned_if_asked_to():
     still = Sampler(turned, 0).batch(4)[0][:2]
     assert torch.equal(still, ramp.expand(2, -1, -1, -1))
     assert not torch.isclose(Sampler(turned, 180).batch(4)[0][0], ramp, atol=0.01).all()
+
+
+def test_they_are_turned_by_up_to_the_angle_either_way(monkeypatch):
+    angles = []
+    monkeypatch.setattr(
+        "recap.peers.dra_images.rotate", lambda pixels, angle: angles.append(angle) or pixels
+    )
+    torch.manual_seed(0)
+    Sampler(labelled(2, 2), 30).batch(400)
+    assert [min(angles), max(angles)] == pytest.approx([-30, 30], abs=1)
+    assert np.mean(angles) == pytest.approx(0, abs=3)
 
 
 def test_statistics_of_batch_norms_never_change(quick, make_support):

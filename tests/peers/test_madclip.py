@@ -237,6 +237,13 @@ def test_a_change_of_colour_is_small_and_always_the_same():
     # The same factors for every image, whoever else is there.
     assert torch.allclose(jitter(pixels / 4)[1:], jitter(pixels[1:] / 4))
     assert torch.allclose(jitter(pixels / 4), 2 * jitter(pixels / 8), atol=1e-6)
+    # By less than a fifth, brightness before contrast: a flat image knows of brightness alone.
+    flat, steps = torch.full((1, 3, 4, 4), 0.5), torch.tensor([0.4, 0.6]).repeat(1, 3, 4, 2)
+    brightness = float(jitter(flat)[0, 0, 0, 0]) / 0.5
+    low, high = jitter(steps)[0, 0, 0, :2].tolist()
+    contrast = (high - low) / 0.2 / brightness
+    drawn = 2 * torch.rand(2, generator=torch.Generator().manual_seed(111)) - 1
+    assert [brightness, contrast] == pytest.approx((1 + 0.2 * drawn).tolist(), abs=1e-5)
     grey = torch.full((1, 3, 4, 4), 0.5)
     assert torch.allclose(jitter(grey), jitter(grey)[:, :1], atol=1e-6)  # grey stays grey
     assert sum(GREY) == pytest.approx(1)

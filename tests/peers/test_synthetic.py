@@ -1,5 +1,6 @@
 """What MediCLIP learns from: which lesion how often, on which image; a seed decides all."""
 
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -82,6 +83,15 @@ def test_each_task_is_drawn_as_often_in_one_place_or_two_of_its_own_size(monkeyp
 def test_sizes_are_the_published_ones():
     sides = [tuple(2 * half for half in task.half_sides) for task in TASKS]
     assert sides[:3] == [(0.1, 0.6), (0.3, 0.8), (0.2, 0.6)]
+
+
+def test_strengths_are_the_published_ones():
+    assert [task.lesion.keywords for task in TASKS[1:3]] == [
+        {"amplitudes": (0.4, 0.6)},
+        {"strengths": (0.41, 3.0)},
+    ]
+    for strength, factor in zip((0.41, 3.0), (2**0.5, 2**2), strict=True):
+        assert 1 + strength == pytest.approx(factor, abs=0.01)
 
 
 def test_donors_are_other_normal_images_of_the_domain(monkeypatch):

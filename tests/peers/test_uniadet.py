@@ -109,6 +109,10 @@ def test_the_loss_is_that_of_the_equations(model):
     assert loss.item() == pytest.approx(expected / 2 / 5, rel=1e-4)
 
 
+def test_weights_start_small(model):
+    assert float(model.weights.detach().std()) == pytest.approx(0.02, rel=0.15)
+
+
 def counted(name: str, **sizes: Any) -> int:
     with torch.device("meta"):
         config = getattr(transformers, f"{name}Config")(**sizes)

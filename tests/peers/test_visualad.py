@@ -217,6 +217,16 @@ def test_a_long_gradient_of_one_token_does_not_shorten_the_other_s():
     np.testing.assert_allclose(tokens.grad.numpy(), expected, atol=1e-6)
 
 
+def test_what_is_learned_starts_as_published(peer_settings):
+    torch.manual_seed(0)
+    model = visualad.build(load_encoder(peer_settings("visualad").encoder), Options())
+    sca = model.attention[0]
+    assert float(model.tokens.detach().std()) == pytest.approx(0.1 / math.sqrt(32), rel=0.25)
+    assert float(sca.scale.detach()) == pytest.approx(0.01)
+    for table in (sca.anchors, sca.positions):
+        assert float(table.detach().std()) == pytest.approx(0.02, rel=0.2)
+
+
 def test_each_token_drops_weights_of_its_own():
     torch.manual_seed(0)
     sca, averaged = visualad.SpatialCrossAttention(32, 9, dropout=0.5), []

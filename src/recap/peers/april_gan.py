@@ -105,7 +105,7 @@ class AprilGAN(Scorer):
         score = self.class_score(prefix, self.text, self.projection)
         taps, maps = self.taps(prefix), pixels.new_zeros(pixels[:, 0].shape)
         if self.trained:
-            maps = self.layer_maps(taps, self.text.expand(len(pixels), -1, -1)).mean(dim=0)
+            maps = self.layer_maps(taps, self.text.expand(pixels.shape[0], -1, -1)).mean(dim=0)
         if self.memory is not None:
             maps = (maps + self._distance_map(taps, self.memory)) / 2
             score = (score + maps.flatten(1).amax(dim=1)) / 2

@@ -136,9 +136,9 @@ class MadCLIP(Scorer):
         """Score a batch of 0..1 pixels (B, 3, S, S)."""
         assert self.text is not None
         det, seg = self.logits(self.prefix(pixels), self.text).unbind(2)
-        maps = self.layer_maps(torch.where(self.seg_trained, seg, det)).mean(1)
+        maps = self.layer_maps(seg if self.seg_trained else det).mean(1)
         patches = (det[..., 1] - det[..., 0]).sigmoid()  # (B, L, R)
-        score = torch.where(self.score_is_maximum, maps.flatten(1).amax(1), patches.mean((1, 2)))
+        score = maps.flatten(1).amax(1) if self.score_is_maximum else patches.mean((1, 2))
         return Output(score, maps, None, None, None)
 
 

@@ -129,15 +129,14 @@ class MVFA(Scorer):
         """Score a batch of 0..1 pixels (B, 3, S, S)."""
         assert self.text is not None
         tokens = self.adapt(self.prefix(pixels))
-        fused = self._text_branch(tokens, self.text.expand(len(pixels), -1, -1))
+        fused = self._text_branch(tokens, self.text.expand(pixels.shape[0], -1, -1))
         if self.memory is not None:
             memory, weight = self._memory_branch(tokens, self.memory), self.options.memory_weight
             fused = BranchOutput(
                 fuse_branches(fused.score, memory.score, weight),
                 fuse_branches(fused.map, memory.map, weight),
             )
-        highest = fused.map.flatten(1).amax(dim=1)
-        score = torch.where(self.score_is_maximum, highest, fused.score)
+        score = fused.map.flatten(1).amax(dim=1) if self.score_is_maximum else fused.score
         return Output(score, fused.map, None, None, None)
 
     def _text_branch(self, tokens: Tokens, anchors: Tensor) -> BranchOutput:

@@ -49,15 +49,19 @@ def nearest_rows(tokens: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
     """
     centre = memory.mean(dim=0)
     queries = tokens - centre
-    best = queries.new_full((len(queries),), torch.inf)
-    found = torch.zeros(len(queries), dtype=torch.long, device=queries.device)
+    best = queries.new_full(queries.shape[:1], torch.inf)
+    found = torch.zeros_like(best, dtype=torch.long)
     for start in range(0, len(memory), CHUNK_ROWS):
         chunk = memory[start : start + CHUNK_ROWS] - centre
-        # |q|² is the same for all rows, so it does not decide which is nearest.
-        value, index = (chunk.square().sum(dim=-1) - 2 * queries @ chunk.T).min(dim=-1)
+        value, index = _farness_order(queries, chunk).min(dim=-1)
         found = torch.where(value < best, index + start, found)
         best = torch.minimum(best, value)
     return distance(tokens, memory[found]), found
+
+
+def _farness_order(queries: Tensor, rows: Tensor) -> Tensor:
+    """Squared distances less |q|², which is the same for all rows: (Q, C), (M, C) -> (Q, M)."""
+    return rows.square().sum(dim=-1) - 2 * queries @ rows.T
 
 
 def distance(left: Tensor, right: Tensor) -> Tensor:
@@ -80,6 +84,7 @@ def density_weight(token: Tensor, farness: Tensor, found: Tensor, memory: Tensor
     b = min(b, len(memory))
     if b < 2:
         return torch.ones_like(farness)
-    rows = [(memory - memory[i]).square().sum(dim=-1).topk(b, largest=False).indices for i in found]
-    around = distance(token.unsqueeze(1), memory[torch.stack(rows)])  # (B, b)
+    centred = memory - memory.mean(dim=0)
+    rows = _farness_order(centred[found], centred).topk(b, largest=False).indices
+    around = distance(token.unsqueeze(1), memory[rows])  # (B, b)
     return 1 - torch.exp(farness - around.logsumexp(dim=-1))

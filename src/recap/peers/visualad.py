@@ -75,7 +75,7 @@ class VisualAD(Scorer):
     def encode(self, pixels: Tensor) -> tuple[Tensor, list[Tensor]]:
         """The two tokens after the last block (B, 2, C), and each layer's patches (B, R, C)."""
         encoder = self.encoder
-        own = encoder.as_class_tokens(self.tokens).expand(len(pixels), -1, -1)
+        own = encoder.as_class_tokens(self.tokens).expand(pixels.shape[0], -1, -1)
         sequence, taps, done = torch.cat([own, encoder.embed(pixels)], dim=1), [], 0
         for layer in encoder.layers:
             sequence, done = encoder.run(sequence, done, layer), layer

@@ -52,8 +52,8 @@ def trace(model: Scorer, decisions: Decisions | None = None) -> Any:
     example, batch = _example(model, 2), torch.export.Dim("batch", min=1, max=4096)
     failure: Exception | None = None
     # Strict tracing follows what reads a batch's length as a number, but takes twice the time.
-    for prepare, strict in ((_as_it_is, False), (with_plain_flags, False), (_as_it_is, True)):
-        graph = Graph(prepare(model), decisions).eval()
+    graph = Graph(with_plain_flags(model), decisions).eval()
+    for strict in (False, True):
         try:
             with quiet():
                 return torch.export.export(
@@ -67,10 +67,6 @@ def trace(model: Scorer, decisions: Decisions | None = None) -> Any:
         f"A detector of the kind {type(model).__name__} cannot be made one graph ({reason}). "
         "Score with --runtime torch."
     ) from failure
-
-
-def _as_it_is(model: Scorer) -> Scorer:
-    return model
 
 
 def with_plain_flags(model: Scorer) -> Scorer:
