@@ -22,7 +22,7 @@ def recover_command(
         bool, typer.Option("--remove", help="Delete them, with all uploads and results in them.")
     ] = False,
 ) -> None:
-    """List folders that a service's database does not know; adopt or remove them.
+    """List, adopt or remove folders that a service does not know.
 
     The service does not start while there are such folders: its database was emptied, replaced, or
     restored from an older copy. Without an option nothing is changed. Scored jobs come back as they

@@ -15,6 +15,7 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
+from recap.atomic import sync
 from recap.errors import InputError, RecapError
 from recap.scoring.bundle import read_card
 from recap.server.bundles import free_name
@@ -28,7 +29,6 @@ from recap.server.store import (
     Store,
     confirm,
     hold,
-    sync,
 )
 from recap.words import counted
 
@@ -171,8 +171,8 @@ def _adopt_one(store: Store, database: sqlite3.Connection, stray: Stray) -> bool
     if stray.result is None or stray.folder.parent.parent != store.root / JOBS:
         return False
     summary = json.dumps(summary_of(_read_result(stray.result) or []))
-    values = (_ended(stray.result), stray.result.name, summary, _attempt(stray.result))
-    return database.execute(_FINISH, (*values, stray.folder.parent.name)).rowcount > 0
+    told = (_ended(stray.result), stray.result.name, summary, _attempt(stray.result))
+    return database.execute(_FINISH, (*told, stray.folder.parent.name)).rowcount > 0
 
 
 def _adopt_job(database: sqlite3.Connection, job: NewJob, stray: Stray) -> None:

@@ -307,9 +307,13 @@ def _is_empty(path: Path) -> bool:
 def _damaged(path: Path, why: str) -> str:
     return (
         f"{path} is damaged, or no database of this service ({why}). No folder was touched. Put a "
-        f"copy of it back, or run `recap recover {quote(str(path.parent))} --adopt`: it sets the file aside "
+        f"copy of it back, or run {_command(path.parent)} --adopt`: it sets the file aside "
         "and makes a new one from the folders."
     )
+
+
+def _command(root: Path) -> str:
+    return f"`recap recover {quote(str(root))}"
 
 
 def _alarm(root: Path, unknown: list[Path]) -> str:
@@ -317,7 +321,7 @@ def _alarm(root: Path, unknown: list[Path]) -> str:
     return (
         f"{root}: the database {DATABASE} does not know {counted(len(unknown), 'folder')} here: "
         f"{names}. It may have been emptied, or be older than they are. No folder was touched. "
-        f"Put the right database back, or run `recap recover {quote(str(root))}`: it lists them, and with "
+        f"Put the right database back, or run {_command(root)}`: it lists them, and with "
         "--adopt makes them jobs and bundles again, with --remove deletes them."
     )
 
