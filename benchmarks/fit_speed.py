@@ -17,7 +17,7 @@ from recap.allocator import keep_freed_memory
 from recap.benchmark.interleaved import time_rounds
 from recap.config import Settings, resolve_settings
 from recap.encoders.load import load_encoder
-from recap.model.recap import ReCAP
+from recap.methods.recap.head import ReCAP
 from recap.training.objective import Batch, Objective
 
 SHOTS = 4

@@ -19,7 +19,7 @@ import recap
 from recap.benchmark.cells import parse_numbers
 from recap.data.benchmark import read_domain
 from recap.encoders.memo import TapsMemo
-from recap.model.memory import k_centre
+from recap.methods.recap.memory import k_centre
 from recap.scoring.detector import Detector
 from recap.scoring.evaluate import measure
 from recap.types import Sample

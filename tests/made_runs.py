@@ -8,8 +8,8 @@ import numpy as np
 
 from recap.benchmark.cells import Cell, write_result
 from recap.benchmark.examples import keep_maps
+from recap.methods.methods import resolve_method
 from recap.metrics import auroc
-from recap.peers.methods import resolve_method
 
 SIZE = 24
 

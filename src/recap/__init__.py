@@ -15,7 +15,7 @@ from recap.errors import RecapError
 if TYPE_CHECKING:
     from recap.config import resolve_settings
     from recap.io import read_image
-    from recap.model.build import build_model
+    from recap.methods.recap.build import build_model
     from recap.runtime.loading import load
     from recap.scoring.calibrate import calibrate
     from recap.scoring.detector import Detector
@@ -43,7 +43,7 @@ _LAZY = {
     "Detector": "recap.scoring.detector",
     "Image": "recap.types",
     "Prediction": "recap.types",
-    "build_model": "recap.model.build",
+    "build_model": "recap.methods.recap.build",
     "calibrate": "recap.scoring.calibrate",
     "fit": "recap.training.fit",
     "load": "recap.runtime.loading",

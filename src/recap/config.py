@@ -156,7 +156,7 @@ class PeerSettings(Section):
     """Everything that decides what a fitted detector of another method is."""
 
     method: str
-    """Its name in `recap.peers`."""
+    """Its name in `recap.methods`."""
     preset: Literal["official", "equal"] = "equal"
     """`official`: the published defaults. `equal`: the benchmark's input size and encoder."""
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0

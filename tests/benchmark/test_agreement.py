@@ -15,9 +15,9 @@ from recap.benchmark.table_model import footnotes
 from recap.benchmark.table_render import render
 from recap.benchmark.tables import few_shot_table, paper_tables, zero_shot_table
 from recap.errors import InputError
-from recap.peers.dra_backbone import RESNET_18
-from recap.peers.methods import resolve_method
-from recap.peers.registry import PEERS
+from recap.methods.dra_backbone import RESNET_18
+from recap.methods.methods import resolve_method
+from recap.methods.registry import PEERS
 
 IMAGES = [
     {"file": f"{i}.png", "abnormal": i % 2 == 1, "patient": "", "score": float(i)} for i in range(4)

@@ -12,8 +12,8 @@ from recap.benchmark.speed_table import speed_cells, speed_text
 from recap.benchmark.timed import TIMED, TimedMethod, added_parameters, run_bare, timed_model
 from recap.config import resolve_settings
 from recap.errors import InputError, SettingsError
-from recap.model.build import new_model
-from recap.peers.methods import NORMAL_ONLY, OURS
+from recap.methods.methods import NORMAL_ONLY, OURS
+from recap.methods.recap.build import new_model
 
 PATCHES, WIDTH, LAYERS, PX = 25, 32, 4, 70
 

@@ -4,7 +4,7 @@ import pytest
 
 import recap
 from recap.config import setting_names
-from recap.peers.methods import resolve_method
+from recap.methods.methods import resolve_method
 
 
 def test_installation_as_json(command, tiny_folder):

@@ -5,7 +5,7 @@ import transformers
 from recap.config import resolve_settings
 from recap.encoders.draws import own_draws, seed_draws
 from recap.encoders.load import load_encoder
-from recap.model.build import new_model
+from recap.methods.recap.build import new_model
 
 
 def test_draws_are_ones_own():

@@ -7,8 +7,8 @@ import torch
 import recap
 from recap.data.augment import COPIES, augment, original_position
 from recap.errors import BundleError, InputError, RecapError
-from recap.model import memory as memory_module
-from recap.model.memory import nearest_rows
+from recap.methods.recap import memory as memory_module
+from recap.methods.recap.memory import nearest_rows
 from recap.scoring.explain import NO_MEMORY, explain
 from recap.scoring.memory_origin import NOT_KEPT, origin_of, patch_centre
 
@@ -263,7 +263,7 @@ def test_a_place_outside_is_an_error(xy, plain, pictures):
 
 
 def test_other_methods_cannot_be_explained(plain, pictures):
-    from recap.model.scorer import Scorer
+    from recap.methods.recap.scorer import Scorer
 
     class Other(Scorer):
         pass

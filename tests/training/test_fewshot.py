@@ -251,7 +251,7 @@ def test_what_is_kept_of_tokens_is_no_part_of_the_fingerprint(tiny_encoder, tiny
 
 
 def test_augmented_fit_sees_eleven_copies(arrays, tiny_settings, count_calls):
-    encoded = count_calls(recap.model.recap.ReCAP, "prefix")
+    encoded = count_calls(recap.methods.recap.head.ReCAP, "prefix")
     settings = tiny_settings(training={"augment": True, "epochs": 1, "batch_size": 55})
     fewshot.fit_few_shot(gather_support(**arrays), settings)
     assert len(encoded) == 11 * 5 + 1  # and one to learn the shape of the tokens

@@ -6,8 +6,8 @@ import torch
 
 import recap
 from recap.errors import SettingsError
-from recap.model.join import join_heads
-from recap.model.recap import ReCAP
+from recap.methods.recap.head import ReCAP
+from recap.methods.recap.join import join_heads
 from recap.scoring.explain import explain
 
 

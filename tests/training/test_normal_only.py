@@ -8,7 +8,7 @@ import torch
 
 import recap
 from recap.config import resolve_settings
-from recap.model.recap import ReCAP
+from recap.methods.recap.head import ReCAP
 from recap.scoring.explain import explain
 from recap.training import epochs, head, normal_only, prefix_store
 from recap.training.head import originals

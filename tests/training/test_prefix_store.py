@@ -8,7 +8,7 @@ import torch
 
 from recap.encoders.load import load_encoder
 from recap.errors import TrainingError
-from recap.model.recap import ReCAP
+from recap.methods.recap.head import ReCAP
 from recap.progress import silent
 from recap.training import prefix_store
 from recap.training.head import frozen_tokens

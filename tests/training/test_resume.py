@@ -10,7 +10,7 @@ from safetensors.torch import load_file, save_file
 
 import recap
 from recap.errors import InputError, TrainingError
-from recap.model.recap import ReCAP
+from recap.methods.recap.head import ReCAP
 from recap.training import epochs, prefix_store
 from recap.training.devices import Workers
 from recap.training.fewshot import fit_few_shot

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import recap
-from recap.model.appearance import appearance, appearance_evidence, solve_appearance
+from recap.methods.recap.appearance import appearance, appearance_evidence, solve_appearance
 
 
 def fit(arrays, settings, masks):

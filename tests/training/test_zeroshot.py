@@ -13,8 +13,8 @@ from recap.config import ReadingSettings
 from recap.data import write_phantoms
 from recap.data.benchmark import find_domains
 from recap.errors import InputError, SettingsError
-from recap.model.class_tokens import class_vectors, solve_sources
-from recap.peers.images import source_images
+from recap.methods.images import source_images
+from recap.methods.recap.class_tokens import class_vectors, solve_sources
 from recap.scoring.explain import explain
 from recap.training import loop, zeroshot
 from recap.training.loop import TrainingSet

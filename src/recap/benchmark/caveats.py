@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from recap.benchmark.published import TableName, TestSplit
-from recap.peers.registry import PEERS
+from recap.methods.registry import PEERS
 
 Axis = Literal["table", "dataset", "row", "metric"]
 

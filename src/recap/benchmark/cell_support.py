@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from recap.benchmark.cells import Cell
 from recap.data import Domain, Support, draw_support
 from recap.data.exclusions import relative_path
-from recap.peers.methods import uses_abnormal
+from recap.methods.methods import uses_abnormal
 from recap.types import CLASSES, Sample
 
 SupportRecord = Mapping[str, Sequence[str]]

@@ -13,7 +13,7 @@ from recap.atomic import write_atomic
 from recap.benchmark.support_lists import Lists, SupportList
 from recap.config import AnySettings, PeerSettings, Section, Settings, settings_from_dict
 from recap.errors import InputError, SettingsError
-from recap.peers.methods import has_zero_shot
+from recap.methods.methods import has_zero_shot
 
 MeasuredOn = Literal["test", "pool"]
 """The test split; or what the support set leaves of the pool, to choose settings by."""

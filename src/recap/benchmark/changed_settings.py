@@ -6,7 +6,7 @@ from typing import Any
 
 from recap.benchmark.experiments import flat_settings
 from recap.errors import SettingsError
-from recap.peers.methods import resolve_method
+from recap.methods.methods import resolve_method
 
 _SAID_ELSEWHERE = {"seed", "preset", "method"} | {
     f"encoder.{key}" for key in ("name", "input_px", "random_weights")

@@ -20,10 +20,10 @@ from recap.data.supports import held_out_pool, known_patient
 from recap.encoders.memo import TapsMemo
 from recap.encoders.vit import Encoder
 from recap.errors import InputError, OtherFitError
-from recap.model.recap import ReCAP
-from recap.model.scorer import Output
-from recap.peers.loading import load
-from recap.peers.methods import encoder_for, fit_sources, fit_support
+from recap.methods.loading import load
+from recap.methods.methods import encoder_for, fit_sources, fit_support
+from recap.methods.recap.head import ReCAP
+from recap.methods.recap.scorer import Output
 from recap.progress import Progress
 from recap.scoring.detector import Detector
 from recap.scoring.evaluate import Measured, measure, need_both_classes, shared_with_support

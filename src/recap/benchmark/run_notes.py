@@ -11,7 +11,7 @@ from recap.benchmark.experiments import measured_on
 from recap.benchmark.side_by_side import differing
 from recap.data.benchmark import PAPER_NAMES
 from recap.encoders.registry import find
-from recap.peers.registry import PEERS
+from recap.methods.registry import PEERS
 
 
 class Shown(NamedTuple):

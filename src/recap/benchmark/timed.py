@@ -14,9 +14,9 @@ from recap.config import Settings
 from recap.data.augment import COPIES
 from recap.encoders.vit import Encoder
 from recap.errors import InputError
-from recap.model.build import new_model
-from recap.model.recap import ReCAP, Teacher
-from recap.peers.registry import PEERS
+from recap.methods.recap.build import new_model
+from recap.methods.recap.head import ReCAP, Teacher
+from recap.methods.registry import PEERS
 from recap.training.zeroshot import choose_teacher
 
 

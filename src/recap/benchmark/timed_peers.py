@@ -10,10 +10,10 @@ from torch import Tensor
 from recap.config import Settings
 from recap.data.augment import COPIES
 from recap.encoders.draws import own_draws
-from recap.model.scorer import Scorer
-from recap.peers.fitting import encoder_of
-from recap.peers.registry import PEERS
-from recap.peers.settings import resolve_peer
+from recap.methods.fitting import encoder_of
+from recap.methods.recap.scorer import Scorer
+from recap.methods.registry import PEERS
+from recap.methods.settings import resolve_peer
 
 
 def build_peer(name: str, encoder: Any, settings: Settings, shots: int) -> Scorer:

@@ -172,7 +172,7 @@ def grid_settings(
     A TOML file is for our own methods. So is --set, but for encoder.* and reading.*, which all
     methods take, and options.*, which is for the others.
     """
-    from recap.peers.methods import METHODS, OURS, check_method
+    from recap.methods.methods import METHODS, OURS, check_method
 
     names = list(METHODS) if methods == "all" else methods.split(",")
     for name in names:
@@ -205,7 +205,7 @@ def _with_text_towers(
 
     All their cells would fail. They are left out, and that is said; or else refused.
     """
-    from recap.peers.registry import PEERS
+    from recap.methods.registry import PEERS
 
     texts = [name for name in settings if name in PEERS and PEERS[name].uses_text]
     if not texts:

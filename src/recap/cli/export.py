@@ -32,7 +32,7 @@ def export_command(
     It is compared with torch on built-in images and kept only if it agrees to 1e-4; of an int8
     graph the change is measured and written into its record.
     """
-    from recap.peers.loading import load
+    from recap.methods.loading import load
     from recap.runtime.export import export_bundle
 
     if int8 != (calibration is not None):

@@ -26,7 +26,7 @@ from recap.words import counted
 
 if TYPE_CHECKING:
     from recap.config import AnySettings
-    from recap.peers.fitting import Where
+    from recap.methods.fitting import Where
     from recap.scoring.bundle import Card
     from recap.scoring.detector import Detector
     from recap.types import Sample
@@ -161,7 +161,7 @@ def _samples(
     draw: int | None,
 ) -> "list[Sample]":
     from recap.data import draw_support, folder_samples, read_domain, read_support
-    from recap.peers.methods import uses_abnormal
+    from recap.methods.methods import uses_abnormal
 
     if normal is None and dataset is None:
         raise RecapError(
@@ -196,7 +196,7 @@ def _refuse_beside(option: str, given: Mapping[str, object]) -> None:
 def _few_shot(
     method: str, samples: "list[Sample]", settings: "AnySettings", where: "Where"
 ) -> "Detector":
-    from recap.peers.methods import fit_support, uses_abnormal
+    from recap.methods.methods import fit_support, uses_abnormal
     from recap.training.support import load_support
 
     used = [sample for sample in samples if uses_abnormal(method) or not sample.abnormal]
@@ -216,7 +216,7 @@ def _zero_shot(
     sources: Path | None, target: str | None, settings: "AnySettings", where: "Where"
 ) -> "Detector":
     from recap.data import find_domains
-    from recap.peers.methods import fit_sources
+    from recap.methods.methods import fit_sources
     from recap.training.zeroshot import leave_one_out
 
     if sources is None or target is None:

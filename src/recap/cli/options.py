@@ -69,7 +69,7 @@ def method_settings(
     **values: Any,
 ) -> "AnySettings":
     """The same for any method."""
-    from recap.peers.methods import resolve_method
+    from recap.methods.methods import resolve_method
 
     given = _without_none({"preset": preset, **values})
     return resolve_method(method, config=config, overrides=overrides or [], **given)

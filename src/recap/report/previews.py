@@ -128,7 +128,7 @@ def _write(detector: "Detector", case: Case, row: Row, out: Path, bundle: Path |
 
 def _explained(detector: "Detector", image: Image) -> tuple[FloatArray, dict[str, Any]]:
     """An image's map, and why its peak is one; other methods do not tell that."""
-    from recap.model.recap import ReCAP
+    from recap.methods.recap.head import ReCAP
     from recap.scoring.explain import explain
 
     if isinstance(detector.model, ReCAP):

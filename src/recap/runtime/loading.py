@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from recap.peers import loading
+from recap.methods import loading
 from recap.runtime.choice import choose_runtime, device_for
 from recap.scoring.bundle import read_card
 from recap.scoring.detector import Detector

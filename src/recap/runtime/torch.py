@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-from recap.model.scorer import Scorer
+from recap.methods.recap.scorer import Scorer
 from recap.runtime.cores import Cores
 from recap.scoring.arrays import Arrays, tensors_by_name
 from recap.types import FloatArray

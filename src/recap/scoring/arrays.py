@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from recap.model.scorer import BranchOutput, Output
+from recap.methods.recap.scorer import BranchOutput, Output
 from recap.types import FloatArray
 
 

@@ -18,9 +18,9 @@ from recap.io import image_from_array, read_image
 from recap.io.case import CaseKind
 from recap.io.raster import refuse_one_image
 from recap.io.resize import SquareResize
-from recap.model.join import join_heads
-from recap.model.recap import ReCAP
-from recap.model.scorer import Output, Scorer
+from recap.methods.recap.head import ReCAP
+from recap.methods.recap.join import join_heads
+from recap.methods.recap.scorer import Output, Scorer
 from recap.scoring.arrays import Runtime, as_output
 from recap.scoring.bundle import Card, is_of_fit, read_card, read_tensors, write_bundle
 from recap.scoring.calibration import Calibration

@@ -17,8 +17,8 @@ from recap.fetch import sha256_of
 from recap.io import read_image
 from recap.io.raster import read_mask_of
 from recap.io.resize import SquareResize
+from recap.methods.recap.scorer import Output, without_maps
 from recap.metrics import ImageMetrics, PixelMetrics
-from recap.model.scorer import Output, without_maps
 from recap.progress import Progress, silent
 from recap.scoring.detector import Detector
 from recap.scoring.pipeline import side_by_side

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from recap.model.edges import Edges
-from recap.model.fusion import top_k_mean
-from recap.model.logits import probability
-from recap.model.maps import interpolation_matrix
-from recap.model.memory import nearest_rows, normalised_distance, standardised_distance
-from recap.model.recap import ReCAP
-from recap.model.tokens import SEG, Tokens
+from recap.methods.recap.edges import Edges
+from recap.methods.recap.fusion import top_k_mean
+from recap.methods.recap.head import ReCAP
+from recap.methods.recap.logits import probability
+from recap.methods.recap.maps import interpolation_matrix
+from recap.methods.recap.memory import nearest_rows, normalised_distance, standardised_distance
+from recap.methods.recap.tokens import SEG, Tokens
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from recap.errors import InputError, RecapError
 from recap.io.resize import SquareResize
-from recap.model.recap import ReCAP
+from recap.methods.recap.head import ReCAP
 from recap.scoring.detector import Detector, Source, as_image
 from recap.scoring.evidence import (
     Evidence,

@@ -11,9 +11,9 @@ from recap.encoders.load import RANDOM
 from recap.encoders.memo import TapsMemo
 from recap.encoders.seen_through import seen_through
 from recap.encoders.vit import Encoder
-from recap.model.appearance import Whole
-from recap.model.recap import ReCAP
-from recap.model.scorer import Output
+from recap.methods.recap.appearance import Whole
+from recap.methods.recap.head import ReCAP
+from recap.methods.recap.scorer import Output
 from recap.scoring.detector import Detector, Source, as_image
 from recap.types import Image, Prediction
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from recap.data.augment import COPIES, original_position
 from recap.errors import BundleError
-from recap.model.recap import ReCAP
+from recap.methods.recap.head import ReCAP
 from recap.scoring.bundle import Card
 
 NOT_KEPT = (

@@ -97,7 +97,7 @@ class Bundles:
             return detector
 
     def _load(self, folder: Path) -> "Detector":
-        from recap.peers.loading import load
+        from recap.methods.loading import load
         from recap.training.devices import choose_device
 
         settings = read_card(folder).settings

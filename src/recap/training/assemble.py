@@ -6,8 +6,8 @@ from typing import Any
 
 from recap.config import AnySettings
 from recap.encoders.seen_through import seen_through
-from recap.model.recap import ReCAP, Teacher
-from recap.model.scorer import Scorer
+from recap.methods.recap.head import ReCAP, Teacher
+from recap.methods.recap.scorer import Scorer
 from recap.scoring.bundle import Card, EncoderRecord, Mode
 from recap.scoring.detector import Detector
 from recap.scoring.versions import library_versions

@@ -4,9 +4,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from recap.model.memory import build_memory, nearest_distance
-from recap.model.recap import ReCAP
-from recap.model.tokens import DET, SEG, Tokens, image_count, one_image
+from recap.methods.recap.head import ReCAP
+from recap.methods.recap.memory import build_memory, nearest_distance
+from recap.methods.recap.tokens import DET, SEG, Tokens, image_count, one_image
 from recap.training.left_out import distances_to_others, judge_left_out
 from recap.training.support import spread_over
 

@@ -7,9 +7,9 @@ estimate, marked as one, that `recap calibrate` with other images replaces.
 import torch
 from torch import Tensor
 
-from recap.model.recap import ReCAP
-from recap.model.scorer import BranchOutput
-from recap.model.tokens import Tokens, image_count, one_image
+from recap.methods.recap.head import ReCAP
+from recap.methods.recap.scorer import BranchOutput
+from recap.methods.recap.tokens import Tokens, image_count, one_image
 from recap.scoring.calibration import calibrate_scores
 from recap.scoring.detector import Detector
 from recap.scoring.domain_guard import domain_range

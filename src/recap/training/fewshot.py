@@ -9,11 +9,11 @@ from torch import Tensor
 from recap.config import Settings
 from recap.encoders.vit import Encoder
 from recap.errors import InputError
-from recap.model.appearance import appearance, solve_appearance
-from recap.model.build import new_model
-from recap.model.join import join_heads
-from recap.model.recap import ReCAP, Teacher
-from recap.model.tokens import Tokens
+from recap.methods.recap.appearance import appearance, solve_appearance
+from recap.methods.recap.build import new_model
+from recap.methods.recap.head import ReCAP, Teacher
+from recap.methods.recap.join import join_heads
+from recap.methods.recap.tokens import Tokens
 from recap.progress import Progress, silent
 from recap.scoring.detector import Detector
 from recap.training.assemble import MAPS_FROM_LESIONS, assemble, fingerprint

@@ -9,9 +9,9 @@ from torch import Tensor
 from recap.config import Settings
 from recap.data.augment import COPIES, augment
 from recap.errors import SettingsError
-from recap.model.principal import Spread
-from recap.model.recap import ReCAP
-from recap.model.tokens import Tokens, concatenate
+from recap.methods.recap.head import ReCAP
+from recap.methods.recap.principal import Spread
+from recap.methods.recap.tokens import Tokens, concatenate
 from recap.progress import Progress
 from recap.training.checkpoint import Checkpoint
 from recap.training.devices import process_count

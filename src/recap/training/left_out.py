@@ -4,12 +4,12 @@ judged by a regression on the others alone."""
 import torch
 from torch import Tensor
 
-from recap.model.appearance import appearance_evidence, solve_appearance
-from recap.model.edges import find_edges, finish_map
-from recap.model.memory import build_memory, nearest_distance
-from recap.model.recap import ReCAP
-from recap.model.scorer import BranchOutput
-from recap.model.tokens import DET, SEG, Tokens, image_count, one_image
+from recap.methods.recap.appearance import appearance_evidence, solve_appearance
+from recap.methods.recap.edges import find_edges, finish_map
+from recap.methods.recap.head import ReCAP
+from recap.methods.recap.memory import build_memory, nearest_distance
+from recap.methods.recap.scorer import BranchOutput
+from recap.methods.recap.tokens import DET, SEG, Tokens, image_count, one_image
 
 _SAME_ROW = 1 - 1e-6
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from recap.config import Settings
-from recap.model.recap import ReCAP
+from recap.methods.recap.head import ReCAP
 from recap.progress import Progress
 from recap.training.checkpoint import Checkpoint
 from recap.training.head import copies_of, train_head, training_set

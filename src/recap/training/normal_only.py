@@ -13,9 +13,9 @@ from torch import Tensor
 
 from recap.config import Settings
 from recap.encoders.vit import Encoder
-from recap.model.build import new_model
-from recap.model.recap import ReCAP
-from recap.model.tokens import Tokens, concatenate
+from recap.methods.recap.build import new_model
+from recap.methods.recap.head import ReCAP
+from recap.methods.recap.tokens import Tokens, concatenate
 from recap.progress import Progress
 from recap.scoring.detector import Detector
 from recap.training.assemble import assemble, fingerprint

@@ -7,12 +7,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from recap.model.logits import full
-from recap.model.losses import detection_loss, segmentation_loss, separation_loss
-from recap.model.margins import adapted_margins
-from recap.model.recap import ReCAP
-from recap.model.scorer import BranchOutput
-from recap.model.tokens import DET, SEG, Tokens
+from recap.methods.recap.head import ReCAP
+from recap.methods.recap.logits import full
+from recap.methods.recap.losses import detection_loss, segmentation_loss, separation_loss
+from recap.methods.recap.margins import adapted_margins
+from recap.methods.recap.scorer import BranchOutput
+from recap.methods.recap.tokens import DET, SEG, Tokens
 
 
 @dataclass(frozen=True)

@@ -16,10 +16,10 @@ from recap.io import read_image
 from recap.io.raster import read_mask_of
 from recap.io.resize import SquareResize
 from recap.io.window import parse_window
-from recap.model.build import new_model
-from recap.model.class_tokens import class_vectors, solve_sources
-from recap.model.recap import ReCAP, Teacher
-from recap.model.tokens import Tokens, concatenate
+from recap.methods.recap.build import new_model
+from recap.methods.recap.class_tokens import class_vectors, solve_sources
+from recap.methods.recap.head import ReCAP, Teacher
+from recap.methods.recap.tokens import Tokens, concatenate
 from recap.progress import Progress, silent
 from recap.scoring.detector import Detector
 from recap.training import display

@@ -1,0 +1,128 @@
+"""AnomalyDINO (Damm et al., WACV 2025): nearest neighbours among a transformer's last tokens.
+
+A memory of all patches of the normal images and of their rotations. Nothing is trained, and
+abnormal images are not used. Background patches may be left out of what is scored.
+"""
+
+from typing import Annotated, Any, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from recap.config import Section
+from recap.encoders.vit import Encoder
+from recap.methods.anomalydino_mask import foreground, shows_an_object
+from recap.methods.fitting import Fitted, Job
+from recap.methods.images import LabelledImages
+from recap.methods.layer_tokens import checked_layer, layer_tokens
+from recap.methods.map_scale import held_out_scale
+from recap.methods.recap.memory import build_memory, nearest_distance
+from recap.methods.recap.scorer import Output, Scorer
+from recap.methods.rotation import rotate
+from recap.methods.smoothing import smooth_map
+
+STATEMENT = (
+    "AnomalyDINO: distances of the encoder's last patch tokens to all those of the normal images "
+    "and of their rotations. Nothing was trained; abnormal images were not used."
+)
+OFFICIAL: dict[str, Any] = {"encoder": {"name": "dinov2-small", "input_px": 448}}
+MASKED_FAMILIES = ("Dinov2Model", "Dinov2WithRegistersModel")
+"""Whose tokens the threshold of the masks was published for."""
+
+
+class Options(Section):
+    """AnomalyDINO's own settings."""
+
+    layer: Annotated[int, Field(ge=1)] | None = None
+    """The block whose tokens are compared, counted from 1; none means the last."""
+    rotations: Annotated[int, Field(ge=1, le=64)] = 8
+    """Copies of each normal image, turned by equal angles; 1 is the image alone."""
+    masking: Literal["auto", "on", "off"] = "auto"
+    """Whether only the object's patches are scored; auto looks at the first normal image, and is
+    off for encoders other than DINOv2."""
+    mask_threshold: Annotated[float, Field(ge=0)] = 10.0
+    """Where the object begins on the first principal component, in the tokens' own unit."""
+    top_share: Annotated[float, Field(gt=0, le=1)] = 0.01
+    """Share of the patches whose mean is the image score."""
+    sigma_px: Annotated[float, Field(ge=0)] = 4.0
+    """Smoothing of the maps; 0 is none."""
+
+
+class AnomalyDINO(Scorer):
+    """All normal patches, and distances to them."""
+
+    memory: Tensor | None
+    masked: Tensor
+    """Whether background patches are left out, decided at fitting."""
+
+    def __init__(self, encoder: Encoder, options: Options) -> None:
+        super().__init__()
+        self.encoder, self.options = encoder, options
+        self.layers = checked_layer(options.layer or encoder.depth, encoder)
+        self.register_buffer("memory", None)
+        self.register_buffer("masked", torch.tensor(False))
+
+    def prefix(self, pixels: Tensor) -> Tensor:
+        """Tokens after one block and the encoder's last norm: (B, 3, S, S) -> (B, R, width)."""
+        return self.encoder.final_norm(layer_tokens(self.encoder, pixels, self.layers)[:, 0])
+
+    def distances(self, tokens: Tensor, memory: Tensor) -> Tensor:
+        """Cosine distance of each patch to the memory, nought in the background: (B, R)."""
+        farness = nearest_distance(tokens, memory)
+        if not bool(self.masked):
+            return farness
+        threshold = self.options.mask_threshold
+        return farness * torch.stack([foreground(image, threshold) for image in tokens])
+
+    def map_of(self, farness: Tensor) -> Tensor:
+        """Distances of patches (B, R) -> map (B, S, S)."""
+        return smooth_map(farness, self.encoder, self.options.sigma_px)
+
+    def forward(self, pixels: Tensor) -> Output:
+        """The score is the mean of the largest distances of patches."""
+        assert self.memory is not None, "fit comes first"
+        farness = self.distances(self.prefix(pixels), self.memory)
+        top = max(1, int(self.options.top_share * farness.shape[1]))
+        score = farness.topk(top, dim=1).values.mean(dim=1)
+        return Output(score, self.map_of(farness), None, None, None)
+
+
+def build(encoder: Encoder, options: Options) -> AnomalyDINO:
+    """The model without its memory."""
+    return AnomalyDINO(encoder, options)
+
+
+@torch.no_grad()
+def fit(model: AnomalyDINO, images: LabelledImages, job: Job) -> Fitted:
+    """Remember all patches of the normal images at every angle."""
+    normal, turns = images.only_normal(), model.options.rotations
+    encoded = []
+    for index in range(len(normal)):
+        job.progress("encode", index, len(normal), "")
+        copies = [rotate(normal.pixels(index), 360 * turn / turns) for turn in range(turns)]
+        # One by one: what is remembered must not depend on what was encoded together.
+        encoded += [model.prefix(copy[None].to(model.device)) for copy in copies]
+    job.progress("encode", len(normal), len(normal), "")
+    tokens = torch.cat(encoded)  # (K * turns, R, C)
+    upright = tokens[::turns]
+    model.memory = build_memory(tokens)
+    model.masked.fill_(masking_makes_sense(model, upright[0]))
+    scale = held_out_scale(
+        upright,
+        lambda: model.prefix(normal.stack([0]).flip(-1).to(model.device)),
+        model.memory,
+        torch.arange(len(normal)).repeat_interleave(turns * tokens.shape[1]),
+        lambda queries, memory: model.map_of(model.distances(queries, memory)),
+    )
+    return Fitted(map_scale=scale)
+
+
+def masking_makes_sense(model: AnomalyDINO, tokens: Tensor) -> bool:
+    """What the settings say of masking or, if they leave it open, the first normal image (R, C)."""
+    options = model.options
+    if options.masking != "auto":
+        return options.masking == "on"
+    if model.encoder.family.model_class not in MASKED_FAMILIES:
+        return False
+    return shows_an_object(tokens, options.mask_threshold)
