@@ -43,7 +43,7 @@ LAYERS = [
     "methods",
     "runtime",
     "pacs",
-    "benchmark",
+    "bench",
     "server",
     "cli",
 ]
