@@ -99,6 +99,7 @@ def _score_case(
         "highest": 0 if case.kind == "slide" else prediction.highest,
         "decision": None if decision is None else asdict(decision),
         "undecided": detector.undecided(case.kind) if decision is None else "",
+        "domain": None if prediction.domain is None else asdict(prediction.domain),
         "regions": shown_regions(regions, shown),
         "level": None if calibration is None else calibration.map_level,
         "calibration_digest": "" if calibration is None else calibration.digest,
@@ -150,11 +151,12 @@ def _write(
 
 
 def _in_short(record: dict[str, Any]) -> dict[str, Any]:
-    decision = record.get("decision") or {}
+    decision, domain = record.get("decision") or {}, record.get("domain") or {}
     return {
         **{key: record.get(key) for key in ("id", "name", "status", "score")},
         # One without the other misleads: outside the domain a case is neither.
-        **{key: decision.get(key) for key in ("abnormal", "in_domain")},
+        "abnormal": decision.get("abnormal"),
+        "in_domain": domain.get("in_domain"),
     }
 
 
