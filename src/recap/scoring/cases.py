@@ -14,7 +14,7 @@ from recap.methods.recap.fusion import top_count
 from recap.scoring.detector import Detector
 from recap.scoring.parts import ImageScore, Part, Parts
 from recap.scoring.pipeline import ahead
-from recap.scoring.prepared import Answer, prepare, score_prepared
+from recap.scoring.prepared import Answer, images_at_a_time, prepare, score_prepared
 from recap.types import Decision, DomainCheck, FloatArray, in_short
 
 # A slide's map keeps one value for about this many pixels of a tile per side: no detector sees
@@ -67,7 +67,7 @@ def score_case(
     parts: Parts | None = None,
     progress: Progress = lambda done, total: None,
     reading: ReadingSettings | None = None,
-    batch: int = 1,
+    batch: int | None = None,
     look_ahead: bool = False,
 ) -> CasePrediction:
     """Score every image of a case and put the results together.
@@ -75,11 +75,13 @@ def score_case(
     Images whose result is among the `parts` already are not scored again. The case's score is the
     mean over the highest share `reading.volume_top_k` of its images. `reading` is how the case was
     read, if not as the detector's settings say: a calibration holds for one way only. `batch`
-    images are scored at a time; `look_ahead` decodes the next ones in another thread meanwhile.
+    images are scored at a time, by default one on each core, or a single one on all of them;
+    `look_ahead` decodes the next ones in another thread meanwhile.
     """
     parts = Parts(None) if parts is None else parts
     reading = reading or detector.card.reading
     count = len(case.images)
+    batch = batch or (1 if count == 1 else images_at_a_time(detector))
     kept = {n: part for n in range(count) if (part := parts.get(n)) is not None}
     missing = [number for number in range(count) if number not in kept]
     # One thread: what a case keeps between two images is not made for several at once.
