@@ -16,7 +16,7 @@ from recap.errors import RecapError
 from recap.io import Case
 from recap.scoring.cases import CasePrediction
 from recap.scoring.parts import ImageScore
-from recap.server.download import zip_folder
+from recap.server.download import zip_files
 from recap.server.jobs import Job
 from recap.server.numbering import job_cases
 from recap.server.results import MAPS, Result, read_as
@@ -95,7 +95,9 @@ def _then_remove(folder: Path) -> Iterator[bytes]:
 
     def sent() -> Iterator[bytes]:
         try:
-            yield from zip_folder(folder)
+            files = sorted(path for path in folder.rglob("*") if path.is_file())
+            names = [path.relative_to(folder).as_posix() for path in files]
+            yield from zip_files(zip(names, files, strict=True))
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 
