@@ -16,7 +16,7 @@ from recap.scoring.bundle_folder import Bundle
 from recap.scoring.decided import columns_of
 from recap.scoring.rows import number_text
 from recap.service.results import MAPS, RESULT, VOLUME, Result
-from recap.types import Decision
+from recap.types import Decision, DomainCheck
 
 Content = bytes | Path | Callable[[], AbstractContextManager[BufferedReader]]
 """What a zip holds under a name: bytes, a file, or what opens one when its turn comes."""
@@ -116,9 +116,12 @@ def _measured(case: dict[str, Any]) -> dict[str, str]:
 
 
 def _decided(case: dict[str, Any]) -> dict[str, str]:
-    if case["decision"] is None:
-        return {"rule": case["undecided"]}
-    return columns_of(Decision(**case["decision"]))
+    decision, domain = case["decision"], case["domain"]
+    return columns_of(
+        None if decision is None else Decision(**decision),
+        None if domain is None else DomainCheck(**domain),
+        case["undecided"],
+    )
 
 
 def file_name(name: str) -> str:
