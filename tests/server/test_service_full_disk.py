@@ -13,7 +13,7 @@ from recap.errors import InputError, TrainingError
 from recap.progress import silent
 from recap.retries import Retries
 from recap.server import deidentify, fits, inspector, results, scoring, workers
-from recap.server.inspector import NO_ROOM, NO_ROOM_TEXT
+from recap.server.inspector import NO_ROOM_TEXT
 from recap.server.jobs import Jobs
 from recap.server.metrics import Metrics
 from recap.server.settings import ServerSettings
@@ -223,4 +223,4 @@ def test_an_archive_that_there_is_no_room_for_is_told_so(tmp_path, monkeypatch):
         "max_pixels": 10**9,
         "deidentify": False,
     }
-    assert inspector.answer(request) == {"status": NO_ROOM, "detail": NO_ROOM_TEXT}
+    assert inspector.answer(request) == {"code": "no_room", "detail": NO_ROOM_TEXT}
