@@ -47,13 +47,9 @@ def test_every_error_has_a_code(error, code):
 
 
 def test_a_full_disk_is_one_whatever_was_made_of_it():
-    try:
-        try:
-            raise OSError(errno.ENOSPC, "No space left on device")
-        except OSError as error:
-            raise BundleError("brain.recap: cannot be written.") from error
-    except BundleError as error:
-        assert (error.code, code_of(error)) == ("bundle", "no_room")
+    error = BundleError("brain.recap: cannot be written.")
+    error.__cause__ = OSError(errno.ENOSPC, "No space left on device")
+    assert (error.code, code_of(error)) == ("bundle", "no_room")
 
 
 def test_what_to_do_stands_behind_what_was_wrong():

@@ -186,6 +186,7 @@ def _decode_all(cases: tuple[Found, ...], request: dict[str, Any], placer: Place
     deadline = time.monotonic() + DECODE_SECONDS
     images, pixels, hide = 0, 0, request["deidentify"]
     problems: list[Unread] = []
+    errors: list[RecapError] = []
     for number, found in enumerate(cases):
         try:
             case = found.open(reading)
@@ -195,13 +196,14 @@ def _decode_all(cases: tuple[Found, ...], request: dict[str, Any], placer: Place
                 raise
             name = case_name(found, placer.names, number, hide)
             problems.append(Unread(name, str(error), number))
+            errors.append(error)
             for file in found.files:
                 file.unlink(missing_ok=True)
             continue
         images += len(case.images)
         _refuse_too_many(pixels, request)
     if not images:
-        raise InputError(problems[0].error)
+        raise errors[0]
     upload = Path(request["folder"]) / "upload"
     told = [
         each._replace(error=in_client_words(each.error, upload, placer.names, hide))
