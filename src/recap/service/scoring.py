@@ -7,8 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from recap.atomic import is_full
-from recap.errors import RecapError
+from recap.errors import RecapError, is_full
 from recap.io import Case
 from recap.scoring.cases import CasePrediction, score_case
 from recap.scoring.detector import Detector
