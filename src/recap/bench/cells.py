@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from recap.atomic import write_atomic
+from recap._files import write_atomic
 from recap.bench.supports import Lists, SupportList
 from recap.config import AnySettings, PeerSettings, Section, Settings, settings_from_dict
 from recap.data import Domain

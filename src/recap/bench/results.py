@@ -15,14 +15,13 @@ from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile
 
-from recap.atomic import write_atomic
+from recap._files import locked, write_atomic
 from recap.bench.cells import Cell
 from recap.config import (
     DEFAULT_PRESET,
     settings_from_dict,
 )
 from recap.errors import InputError
-from recap.lock import locked
 
 
 def result_file(out: Path, cell: Cell) -> Path:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
 
-from recap.atomic import check_place, in_words, write_atomic
+from recap._files import check_place, error_message, write_atomic
 from recap.config import AnySettings, ReadingSettings
 from recap.errors import BundleError
 from recap.io.reasons import not_there
@@ -183,7 +183,7 @@ def read_card(folder: Path) -> Card:
     except RecursionError as error:
         raise BundleError(f"{path} is damaged (nested too deep). {COPY_AGAIN}") from error
     except PermissionError as error:
-        raise BundleError(in_words(error)) from error
+        raise BundleError(error_message(error)) from error
     except (ValidationError, ValueError, OSError) as error:
         raise BundleError(f"{path} is damaged ({_first(error)}). {COPY_AGAIN}") from error
 
@@ -227,7 +227,7 @@ def read_tensors(folder: Path, card: Card) -> "dict[str, Tensor]":
         content = bundle.read(TENSORS)
         tensors = load(content)
     except PermissionError as error:
-        raise BundleError(in_words(error)) from error
+        raise BundleError(error_message(error)) from error
     except (OSError, SafetensorError, KeyError, ValueError) as error:  # KeyError: an unknown type
         raise BundleError(f"{path} is missing or damaged ({error}). {COPY_AGAIN}") from error
     digest = sha256(content).hexdigest()

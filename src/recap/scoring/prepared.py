@@ -13,7 +13,7 @@ from itertools import islice
 
 import torch
 
-from recap.data.processes import usable_cores
+from recap._process import usable_cores
 from recap.io.resize import SquareResize
 from recap.methods.recap.scorer import Output
 from recap.scoring.detector import Detector

@@ -10,7 +10,7 @@ from pydantic import Field, ValidationError
 
 from recap.config import DEFAULT_PRESET, Preset, Section, Settings, resolve_settings
 from recap.data.folder import natural_key, pair_masks
-from recap.errors import TrainingError, is_full
+from recap.errors import TrainingError, counted, is_full
 from recap.progress import Progress
 from recap.scoring.bundle_folder import Bundle
 from recap.service.bundles import Bundles
@@ -19,7 +19,6 @@ from recap.service.placing import shown_name, split_suffix
 from recap.service.settings import NAME
 from recap.service.uploads import Form, UploadedFile
 from recap.types import Sample
-from recap.words import counted
 
 if TYPE_CHECKING:
     from recap.scoring.detector import Detector

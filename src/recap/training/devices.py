@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from recap.errors import SettingsError
-from recap.extras import require
+from recap.errors import SettingsError, require
 from recap.training.objective import LossTerms, Objective
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from recap.atomic import write_atomic
+from recap._files import write_atomic
 from recap.errors import TrainingError
 from recap.progress import Progress
 from recap.scoring.pipeline import side_by_side
