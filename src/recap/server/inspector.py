@@ -1,6 +1,6 @@
 """A process that looks at uploads before anybody else.
 
-    python -m recap.server.inspector BYTES PIXELS
+    python -m recap.server.inspector BYTES DECODING PIXELS
 
 Decoders are large C libraries, and the files come from anywhere. So they are first decoded here,
 where a crash, a hang or a claim for memory ends this process and not the service. Requests and
@@ -24,6 +24,7 @@ from recap.data.folder import natural_key
 from recap.errors import InputError, RecapError
 from recap.fetch import unpack_archive
 from recap.io import open_file, raster, read_image, read_mask, voxels
+from recap.io.budget import BUDGET, OverBudgetError
 from recap.io.case import Case
 from recap.io.sniff import sniff
 from recap.server.deidentify import deidentify, deidentify_all, write_mask
@@ -57,7 +58,8 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # what a decoder prints must not stand among the answers
-    memory, pixels = map(int, sys.argv[1:])
+    memory, decoding, pixels = map(int, sys.argv[1:])
+    BUDGET.restrict(decoding)
     # A volume that declares more is refused by its header, before anything is unpacked.
     voxels.MAX_VOXELS = min(voxels.MAX_VOXELS, pixels)
     raster.MAX_PIXELS = min(raster.MAX_PIXELS, pixels)
@@ -98,7 +100,8 @@ def _in_words(error: Exception) -> tuple[int, str]:
         return NO_ROOM, NO_ROOM_TEXT
     if isinstance(error, RecapError):
         # What readers say of a file with more pixels or voxels than they take.
-        status = TOO_LARGE if "the most that is read" in str(error) else UNREADABLE
+        large = isinstance(error, OverBudgetError) or "the most that is read" in str(error)
+        status = TOO_LARGE if large else UNREADABLE
         return status, str(error)
     return UNREADABLE, f"The upload cannot be read ({type(error).__name__})."
 
@@ -203,6 +206,7 @@ def _decode_all(cases: tuple[Found, ...], request: dict[str, Any], placer: Place
     deadline = time.monotonic() + DECODE_SECONDS
     images, pixels, hide = 0, 0, request["deidentify"]
     problems: list[Unread] = []
+    first: RecapError | None = None
     for number, found in enumerate(cases):
         try:
             case = found.open(reading)
@@ -210,6 +214,7 @@ def _decode_all(cases: tuple[Found, ...], request: dict[str, Any], placer: Place
         except RecapError as error:
             if is_full(error):  # some readers unpack what they read
                 raise
+            first = first or error
             name = case_name(found, placer.names, number, hide)
             problems.append(Unread(name, str(error), number))
             for file in found.files:
@@ -217,8 +222,8 @@ def _decode_all(cases: tuple[Found, ...], request: dict[str, Any], placer: Place
             continue
         images += len(case.images)
         _refuse_too_many(pixels, request)
-    if not images:
-        raise InputError(problems[0].error)
+    if not images and first is not None:
+        raise first
     upload = Path(request["folder"]) / "upload"
     told = [
         each._replace(error=in_client_words(each.error, upload, placer.names, hide))
