@@ -1,17 +1,21 @@
 """The bundles that can be asked for: those named at the start, and those made here since."""
 
+import json
 import sqlite3
 import threading
 import time
 from collections import OrderedDict
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fastapi import HTTPException
 
+from recap.atomic import sync
 from recap.scoring.bundle import Card, read_card
+from recap.scoring.bundle_folder import Bundle
 from recap.server.settings import ServerSettings, served_names
-from recap.server.store import Store, remove
+from recap.server.store import Store, mark
 
 if TYPE_CHECKING:
     from recap.encoders.vit import Encoder
@@ -41,9 +45,14 @@ class Bundles:
                 found[row["name"]] = self._store.bundle_folder(row["folder"])
         return found
 
-    def folder(self, name: str) -> Path | None:
-        """A bundle's folder, or None."""
-        return self.folders().get(name)
+    def bundle(self, name: str) -> Bundle | None:
+        """What lies in a bundle, or None if there is none of that name."""
+        folder = self.folders().get(name)
+        return None if folder is None else Bundle(folder)
+
+    def cards(self) -> dict[str, Card]:
+        """What every bundle says about itself, by its name."""
+        return {name: read_card(folder) for name, folder in self.folders().items()}
 
     def first(self) -> str:
         """The bundle that was named first."""
@@ -51,7 +60,7 @@ class Bundles:
 
     def card(self, name: str) -> Card | None:
         """What a bundle says about itself, or None if there is none of that name."""
-        folder = self.folder(name)
+        folder = self.folders().get(name)
         return None if folder is None else read_card(folder)
 
     def refuse_other(self, name: str, fingerprint: str) -> Card:
@@ -68,18 +77,18 @@ class Bundles:
     def remove(self, name: str) -> bool:
         """Forget a bundle, or a calibration, that was made here; false if there is none."""
         with self._store.transaction() as database:
-            rows = database.execute("SELECT folder FROM bundles WHERE name = ?", (name,)).fetchall()
+            retired = retired_by(self._store, database, name)
             database.execute("DELETE FROM bundles WHERE name = ?", (name,))
-        for row in rows:
-            folder = self._store.bundle_folder(row["folder"])
+        for folder in retired:
             with self._guard:
                 self._loaded.pop(folder, None)
-            remove(folder)
-        return bool(rows)
+            self._store.discard(folder)
+        return bool(retired)
 
     def load_served(self) -> None:
         """Load what was named at the start, so that a damaged bundle shows at once."""
-        for name in self._served:
+        for name, folder in self._served.items():
+            Bundle(folder).files()
             self.detector(name)
 
     def detector(self, name: str) -> "Detector":
@@ -119,11 +128,28 @@ def free_name(database: sqlite3.Connection, wanted: str, taken: set[str]) -> str
     return name
 
 
-def add_bundle(database: sqlite3.Connection, name: str, folder: str, replaces: str = "") -> None:
+def retired_by(store: Store, database: sqlite3.Connection, name: str) -> list[Path]:
+    """Mark the folder of a bundle whose row is about to go, or to point at another."""
+    rows = database.execute("SELECT folder FROM bundles WHERE name = ?", (name,)).fetchall()
+    folders = [store.bundle_folder(row["folder"]) for row in rows]
+    for folder in folders:
+        with suppress(OSError):  # without room for the mark, this is what makes room
+            mark(folder)
+    return folders
+
+
+def add_bundle(
+    store: Store, database: sqlite3.Connection, name: str, folder: str, replaces: str = ""
+) -> None:
     """Make a bundle known, in place of an older one of its name."""
+    created = time.time()
+    record = store.bundle_record(folder)
+    told = {"name": name, "replaces": replaces, "created": created}
+    record.write_text(json.dumps(told), encoding="utf-8")
+    sync(record)
     database.execute(
         "INSERT OR REPLACE INTO bundles (name, folder, replaces, created) VALUES (?, ?, ?, ?)",
-        (name, folder, replaces, time.time()),
+        (name, folder, replaces, created),
     )
 
 

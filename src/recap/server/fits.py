@@ -13,6 +13,7 @@ from recap.config import DEFAULT_PRESET, Preset, Section, Settings, resolve_sett
 from recap.data.folder import natural_key, pair_masks
 from recap.errors import TrainingError
 from recap.progress import Progress
+from recap.scoring.bundle_folder import Bundle
 from recap.server.bundles import Bundles
 from recap.server.jobs import Job
 from recap.server.placing import shown_name, split_suffix
@@ -161,6 +162,7 @@ def run_calibration(
     """Calibrate a detector on a job's files and save it to `out`; `source` is its bundle."""
     from recap.scoring.calibrate import calibrate
 
+    Bundle(source).files()  # all of them go with it: what may not is told of before the work
     upload = folder / "upload"
     abnormals = upload / "abnormals"
     found = calibrate(
