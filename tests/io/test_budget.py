@@ -194,9 +194,9 @@ def test_a_part_of_a_slide_asks_for_room(tmp_path, monkeypatch):
 def test_no_memory_is_not_called_damage(tmp_path, monkeypatch):
     Image.new("L", (9, 9)).save(tmp_path / "x.png")
     monkeypatch.setattr(raster, "pixels_of", lambda *_: np.empty(10**15))
-    with pytest.raises(InputError, match="memory") as caught:
+    with pytest.raises(InputError) as caught:
         read_image(tmp_path / "x.png")
-    assert "damaged" not in str(caught.value)
+    assert caught.value.code == "no_memory"
 
 
 def test_bands_change_no_value(tmp_path, monkeypatch):

@@ -30,7 +30,7 @@ _CGROUP_LIMITS = (
 )
 
 
-class OverBudgetError(InputError):
+class OverBudgetError(InputError, code="too_large"):
     """Decoding a file would take more memory than all of it may."""
 
 
@@ -63,8 +63,10 @@ class DecodingBudget:
             enough = needed_bytes * limit_from_environment() / limit
             raise OverBudgetError(
                 f"{source}: it would take {needed_bytes / _GB:.1f} GB of memory, and "
-                f"{limit / _GB:.2g} GB is the most that is allowed. {instead} If this "
-                f"machine has the memory, set {VARIABLE}={math.ceil(enough / _GB)}."
+                f"{limit / _GB:.2g} GB is the most that is allowed.",
+                path=source,
+                remedy=f"{instead} If this machine has the memory, set "
+                f"{VARIABLE}={math.ceil(enough / _GB)}.",
             )
 
     @contextmanager

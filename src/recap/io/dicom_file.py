@@ -199,7 +199,10 @@ def _inflated(stream: IO[bytes], source: str) -> tuple[Any, bytes] | None:
     with BUDGET.room(most, source):
         data = zlib.decompressobj(-zlib.MAX_WBITS).decompress(stream.read(), most + 1)
     if len(data) > most:
-        raise InputError(f"{source}: unpacks to more than {most >> 20} MB, the most that is read.")
+        raise InputError(
+            f"{source}: unpacks to more than {most >> 20} MB, the most that is read.",
+            code="too_large",
+        )
     return meta, data
 
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from PIL import Image as PillowImage
 from PIL import ImageOps, UnidentifiedImageError
 
-from recap.errors import InputError, RecapError
+from recap.errors import Code, InputError, RecapError
 from recap.io.budget import BUDGET
 from recap.io.no_warnings import no_warnings
 from recap.io.reasons import not_there
@@ -270,10 +270,11 @@ def _decoded(path: Path, more_bytes: int = 0) -> Iterator[NDArray[Any]]:
     except RecapError:
         raise
     except PillowImage.DecompressionBombError as error:
-        raise InputError(_too_large(path)) from error
+        raise InputError(_too_large(path), code="too_large") from error
     # Pillow's decoders answer a damaged file with almost any exception.
     except Exception as error:
-        raise InputError(f"{path}: {_reason(error, path)}") from error
+        code: Code | None = "no_memory" if isinstance(error, MemoryError) else None
+        raise InputError(f"{path}: {_reason(error, path)}", code=code, path=path) from error
 
 
 def _open(stream: IO[bytes]) -> PillowImage.Image:
@@ -327,7 +328,7 @@ def _too_large(path: Path) -> str:
 
 def _check_header(image: PillowImage.Image, path: Path) -> None:
     if image.width * image.height > MAX_PIXELS:
-        raise InputError(_too_large(path))
+        raise InputError(_too_large(path), code="too_large")
     frames = getattr(image, "n_frames", 1)
     # The further frames of a camera's MPO file are previews of the first.
     if frames > 1 and image.format != "MPO":
