@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from recap.benchmark.published import TableName, TestSplit
-from recap.methods.registry import PEERS
+from recap.methods.registry import all_methods
 
 Axis = Literal["table", "dataset", "row", "metric"]
 
@@ -143,7 +143,7 @@ def extension_note(method: str, shots: Collection[int]) -> tuple[Note, ...]:
     `shots` are those that our numbers under this name are of; a column may name its preset.
     """
     name = method.partition(" (")[0]
-    peer = next((peer for peer in PEERS.values() if name in (peer.name, peer.title)), None)
+    peer = next((peer for peer in all_methods().values() if name in (peer.name, peer.title)), None)
     if peer is None:
         return ()
     used = {"zero-shot": 0 in shots, "few-shot": any(shots)}

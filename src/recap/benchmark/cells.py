@@ -11,12 +11,18 @@ from zipfile import BadZipFile
 
 from recap.atomic import write_atomic
 from recap.benchmark.support_lists import Lists, SupportList
-from recap.config import AnySettings, PeerSettings, Section, Settings, settings_from_dict
+from recap.config import Section, Settings
 from recap.errors import InputError, SettingsError
-from recap.methods.methods import has_zero_shot
+from recap.methods.recap.settings import RecapSettings
+from recap.methods.registry import changed, find_method, settings_from_dict
 
 MeasuredOn = Literal["test", "pool"]
 """The test split; or what the support set leaves of the pool, to choose settings by."""
+SCORING = {
+    "model": {"map_logit_scale", "map_blur_px", "map_edge_px", "map_top_k"},
+    "memory": {"weight"},
+}
+"""Settings of ours that play no part while a detector is fitted."""
 Sources = tuple[tuple[str, str], ...]
 """The domains of a zero-shot fit, each with a digest of its files' names."""
 
@@ -28,7 +34,7 @@ class Cell:
     method: str
     dataset: str
     shots: int
-    settings: AnySettings
+    settings: Settings
     draw: int = 0
     """Which support set is drawn; it does not depend on the seed unless asked to."""
     exclude: str = ""
@@ -49,12 +55,11 @@ class Cell:
     def fit_name(self) -> str:
         """The same for cells whose fitted detectors differ in how they score alone."""
         own = self.settings
-        if isinstance(own, Settings):
-            scoring = {"map_logit_scale", "map_blur_px", "map_edge_px", "map_top_k"}
-            sections = {"model": reset(own.model, scoring)}
-            if not own.training.train_with_memory:
-                sections["memory"] = reset(own.memory, {"weight"})
-            own = own.model_copy(update=sections)
+        own = own.model_copy(
+            update={name: reset(getattr(own, name), keys) for name, keys in SCORING.items()}
+            if find_method(self.method).is_ours
+            else {}
+        )
         return _digest(replace(self, settings=own, exclude="", on="test")._identity())
 
     def _identity(self) -> dict[str, Any]:
@@ -85,7 +90,7 @@ def _digest(content: dict[str, Any]) -> str:
 
 
 def plan_cells(
-    settings: Mapping[str, AnySettings],
+    settings: Mapping[str, Settings],
     datasets: Sequence[str],
     shots: Sequence[int],
     seeds: Sequence[int],
@@ -101,7 +106,7 @@ def plan_cells(
     cells = []
     for method, own in settings.items():
         for count in sorted(set(shots)):
-            if count == 0 and not has_zero_shot(method):
+            if count == 0 and find_method(method).zero_shot == "no":
                 continue  # nothing to fit on
             if count == 0 and on == "pool":
                 _refuse_test_sources(own)
@@ -114,9 +119,10 @@ def plan_cells(
     return sorted(cells, key=lambda cell: (cell.shots or 10**6, cell.settings.seed))
 
 
-def _refuse_test_sources(settings: AnySettings) -> None:
+def _refuse_test_sources(settings: Settings) -> None:
     """On the pools nothing of test/ is read; neither may the sources' be."""
-    if isinstance(settings, Settings) and settings.training.source_split == "test":
+    training = getattr(settings, "training", None)
+    if getattr(training, "source_split", "pool") == "test":
         raise SettingsError(
             '--on pool reads nothing of test/, but training.source_split = "test" fits zero-shot '
             "detectors on the test splits of the other data sets. Leave one of the two out, or 0 "
@@ -130,18 +136,17 @@ def reset(section: Section, names: Collection[str]) -> Section:
     return section.model_copy(update={name: getattr(defaults, name) for name in names})
 
 
-AnySettingsT = TypeVar("AnySettingsT", Settings, PeerSettings, AnySettings)
+SettingsT = TypeVar("SettingsT", bound=Settings)
 
 
-def with_seed(settings: AnySettingsT, seed: int) -> AnySettingsT:
+def with_seed(settings: SettingsT, seed: int) -> SettingsT:
     """The same settings with another seed."""
-    return type(settings).model_validate({**settings.model_dump(mode="json"), "seed": seed})
+    return changed(settings, seed=seed)
 
 
-def with_changes(settings: Settings, section: str, **values: Any) -> Settings:
+def with_changes(settings: RecapSettings, section: str, **values: Any) -> RecapSettings:
     """The same settings, some of one section changed and all checked again."""
-    tree = settings.model_dump(mode="json")
-    return settings_from_dict({**tree, section: {**tree[section], **values}})
+    return changed(settings, **{section: values})
 
 
 def result_file(out: Path, cell: Cell) -> Path:
@@ -160,9 +165,9 @@ def is_done(out: Path, cell: Cell) -> bool:
     try:
         found = json.loads(result_file(out, cell).read_text(encoding="utf-8"))
         # Settings that the cell was run without are as they always were.
-        own = type(cell.settings).model_validate(found["cell"]["settings"])
+        own = settings_from_dict(found["cell"]["settings"])
         return "metrics" in found and own == cell.settings
-    except (OSError, ValueError, TypeError, KeyError):
+    except (OSError, ValueError, TypeError, KeyError, SettingsError):
         return False
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from recap.benchmark.experiments import flat_settings
 from recap.errors import SettingsError
-from recap.methods.methods import resolve_method
+from recap.methods.registry import resolve_settings
 
 _SAID_ELSEWHERE = {"seed", "preset", "method"} | {
     f"encoder.{key}" for key in ("name", "input_px", "random_weights")
@@ -30,7 +30,7 @@ def changed_settings(cell: Mapping[str, Any]) -> dict[str, Any]:
 @cache
 def _of_preset(method: str, preset: str) -> dict[str, Any]:
     try:
-        settings = resolve_method(method, preset)
+        settings = resolve_settings(preset, method=method)
     except SettingsError:  # of a version with other methods or presets
         return {}
     return dict(flat_settings(settings.model_dump(mode="json")))

@@ -11,7 +11,7 @@ from recap.benchmark.experiments import measured_on
 from recap.benchmark.side_by_side import differing
 from recap.data.benchmark import PAPER_NAMES
 from recap.encoders.registry import find
-from recap.methods.registry import PEERS
+from recap.methods.registry import all_methods
 
 
 class Shown(NamedTuple):
@@ -158,7 +158,7 @@ def encoder_name(settings: Mapping[str, Any]) -> str:
     """What a method looked with, by its settings: their encoder, or a backbone of its own."""
     encoder = settings["encoder"]
     name = str(encoder["name"])
-    peer = PEERS.get(settings.get("method", ""))
+    peer = all_methods().get(settings.get("method", "recap"))
     # It takes the place of our transformers; a network of its own kind can be named in settings.
     if peer and peer.backbone and (find(name) or encoder.get("random_weights")):
         return peer.backbone

@@ -7,14 +7,13 @@ from dataclasses import replace
 from functools import cache
 
 from recap.benchmark.cells import Cell, Sources
-from recap.config import Settings
 from recap.data import Domain
 from recap.data.exclusions import relative_path
 
 
 def with_sources(cells: Sequence[Cell], domains: Sequence[Domain]) -> list[Cell]:
     """The cells, zero-shot ones with the domains that they are fitted on."""
-    from recap.training.zeroshot import leave_one_out
+    from recap.methods.images import leave_one_out
 
     @cache  # many cells learn from one domain
     def listed(domain: Domain, split: str) -> str:
@@ -33,8 +32,8 @@ def with_sources(cells: Sequence[Cell], domains: Sequence[Domain]) -> list[Cell]
 
 def _split(cell: Cell) -> str:
     """Where the sources' images come from; other methods always take the pools."""
-    own = cell.settings
-    return own.training.source_split if isinstance(own, Settings) else "pool"
+    training = getattr(cell.settings, "training", None)
+    return str(getattr(training, "source_split", "pool"))
 
 
 def _digest(domain: Domain, split: str) -> str:

@@ -15,8 +15,8 @@ from recap.benchmark.collect import named_results
 from recap.benchmark.experiments import FOLDER, definition, experiment_file, read_experiment
 from recap.benchmark.run_notes import Shown, own_notes
 from recap.benchmark.studies import reference_of, value_of
-from recap.config import settings_from_dict
 from recap.errors import InputError
+from recap.methods.registry import settings_from_dict
 from recap.metrics.bootstrap import Comparison, paired_bootstrap
 from recap.metrics.curve import DoubleArray
 from recap.types import BoolArray

@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from recap.errors import BundleError
 from recap.fetch import sha256_of
-from recap.methods.recap.scorer import Scorer
+from recap.methods.base import Scorer
 from recap.scoring.detector import head_tensors
 
 Target = Literal["onnx", "openvino"]

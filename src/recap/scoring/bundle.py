@@ -5,25 +5,26 @@ import math
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, SerializeAsAny, ValidationError
 
 from recap.atomic import check_place, in_words, write_atomic
-from recap.config import AnySettings, ReadingSettings
-from recap.errors import BundleError
+from recap.config import ReadingSettings, Settings
+from recap.errors import BundleError, SettingsError
 from recap.fetch import sha256_of
 from recap.io.reasons import not_there
+from recap.methods.registry import settings_from_dict
 from recap.scoring.calibration import Calibration
+from recap.types import Mode
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-FORMAT = 1
+FORMAT = 2
 CARD, TENSORS = "bundle.json", "head.safetensors"
 THUMBNAILS = "support"
 """Folder of small pictures of support images, by their number in the card; seldom there."""
-Mode = Literal["few-shot", "zero-shot", "normal-only"]
 
 
 class EncoderRecord(BaseModel):
@@ -39,15 +40,18 @@ class Card(BaseModel):
     """All about a detector but its numbers. Holds no date: the same fit is the same bytes."""
 
     model_config = ConfigDict(extra="forbid")
-    format: Literal[1] = 1
+    format: Literal[2] = 2
     mode: Mode
     statement: str
     """What the detector consists of, in one plain sentence."""
     encoder: EncoderRecord
     preprocessing: dict[str, Any]
-    settings: AnySettings
-    taught_by: Literal["masks", "labels"] | None = None
-    """What a single branch learned from (`model.branches = "taught"`)."""
+    settings: Annotated[
+        SerializeAsAny[Settings],
+        BeforeValidator(lambda t: settings_from_dict(t) if isinstance(t, dict) else t),
+    ]
+    variant: str = ""
+    """Which of its models the method built; of ours a row of `recap.methods.recap.regimes`."""
     support: list[dict[str, Any]]
     losses: dict[str, float]
     map_scale: tuple[float, float]
@@ -165,7 +169,7 @@ def read_card(folder: Path) -> Card:
         return Card.model_validate(content)
     except PermissionError as error:
         raise BundleError(in_words(error)) from error
-    except (ValidationError, ValueError, OSError) as error:
+    except (ValidationError, SettingsError, ValueError, OSError) as error:
         raise BundleError(f"{path} is damaged ({_first(error)}). Copy the bundle again.") from error
 
 

@@ -10,7 +10,7 @@ from recap.config import ReadingSettings
 from recap.errors import InputError
 from recap.io import Case
 from recap.io.slide import pitch_px
-from recap.methods.recap.fusion import top_count
+from recap.methods.base import top_count
 from recap.scoring.detector import Detector
 from recap.scoring.domain_guard import mean_descriptor
 from recap.scoring.parts import ImageScore, Part, Parts

@@ -15,7 +15,7 @@ import torch
 
 from recap.data.processes import usable_cores
 from recap.io.resize import SquareResize
-from recap.methods.recap.scorer import Output
+from recap.methods.base import Output
 from recap.scoring.detector import Detector
 from recap.scoring.pipeline import side_by_side
 from recap.types import Image, Prediction

@@ -1,17 +1,20 @@
-"""Frozen tokens of the training images, computed once and kept in memory or in a mapped file."""
+"""What the frozen encoder says of images: of a batch, and of all images of a fit, kept once."""
 
 import json
 import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from functools import cached_property
 from pathlib import Path
 from typing import Protocol
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from recap.atomic import write_atomic
+from recap.encoders.vit import Encoder
 from recap.errors import TrainingError
 from recap.progress import Progress
 
@@ -19,51 +22,70 @@ ENCODE_AT_ONCE = 8
 """Images between two marks of progress: at most these are encoded again after a kill."""
 
 
-class HasPrefix(Protocol):
+class Features:
+    """A batch as the frozen encoder sees it: `hidden` (B, L, T, width), and what follows from it.
+
+    Everything is computed when it is first asked for. `pixels` (B, 3, S, S) are those of the same
+    images; training has no need of them.
+    """
+
+    def __init__(self, encoder: Encoder, hidden: Tensor, pixels: Tensor | None = None) -> None:
+        self.encoder = encoder
+        self.hidden = hidden
+        self.pixels = pixels
+
+    @cached_property
+    def layers(self) -> list[Tensor]:
+        """Patch tokens of each layer, (B, R, width) each."""
+        return [self.encoder.patches(layer).contiguous() for layer in self.hidden.unbind(dim=1)]
+
+    @cached_property
+    def class_tokens(self) -> Tensor:
+        """Unit class tokens of the layers, side by side: (B, L · width)."""
+        tokens = self.encoder.class_tokens(self.hidden)
+        return F.normalize(tokens, dim=-1).flatten(1)
+
+    @cached_property
+    def descriptor(self) -> Tensor:
+        """The mean patch of each layer, all side by side, as unit vectors: (B, L · width)."""
+        means = F.normalize(self.encoder.patches(self.hidden).mean(dim=2), dim=-1)
+        return F.normalize(means.flatten(1), dim=-1)
+
+    @cached_property
+    def appearance(self) -> Tensor:
+        """Mean and spread of each layer's normalised patches: (B, 2 · L · width)."""
+        parts = []
+        # One by one: a layer fits the processor's cache.
+        for layer in self.encoder.patches(self.hidden).unbind(dim=1):
+            tokens = F.layer_norm(layer, layer.shape[-1:])
+            mean = tokens.mean(dim=1)
+            spread = (tokens - mean.unsqueeze(1)).square_().mean(dim=1).sqrt()
+            parts += [mean, spread]
+        return F.normalize(torch.stack(parts, dim=1), dim=-1).flatten(1)
+
+
+class Encodes(Protocol):
     """A model whose work on an image begins with a part that training does not change."""
 
     @property
     def device(self) -> torch.device:
         """Where the model lives."""
 
-    def prefix(self, pixels: Tensor) -> Tensor:
-        """That part, for a batch of images."""
+    def encode(self, pixels: Tensor) -> Tensor:
+        """Do that part for a batch of images."""
 
 
-class PrefixTokens(Protocol):
-    """`tokens[indices]` gives the frozen prefix of those images."""
+class FeatureStore:
+    """`store[indices]` gives `model.encode(pixels)` of those images; see `Scorer.encode`.
 
-    def __getitem__(self, indices: list[int]) -> Tensor:
-        """(B, …) of some images."""
-
-    def __len__(self) -> int:
-        """How many images there are."""
-
-
-class SomeOf:
-    """Some images of a store, under numbers of their own."""
-
-    def __init__(self, tokens: PrefixTokens, numbers: Sequence[int]) -> None:
-        self._tokens, self._numbers = tokens, numbers
-
-    def __getitem__(self, indices: list[int]) -> Tensor:
-        return self._tokens[[self._numbers[index] for index in indices]]
-
-    def __len__(self) -> int:
-        return len(self._numbers)
-
-
-class PrefixStore:
-    """`store[indices]` gives the frozen prefix of those images (see `ReCAP.prefix`).
-
-    With a folder the tokens live in a memory-mapped file there, and an interrupted pass goes on
-    where it stopped; without one they live in memory. Above `limit_bytes` nothing is kept and
-    every access computes. `remedy` says what to do where the disk is full.
+    With a folder it lives in a memory-mapped file there, and an interrupted pass goes on where it
+    stopped; without one it lives in memory. Above `limit_bytes` nothing is kept and every access
+    computes. `remedy` says what to do where the disk is full.
     """
 
     def __init__(
         self,
-        model: HasPrefix,
+        model: Encodes,
         image: Callable[[int], Tensor],
         count: int,
         *,
@@ -103,7 +125,7 @@ class PrefixStore:
     def _compute(self, indices: list[int]) -> Tensor:
         device = self._model.device
         # One by one: what is kept must not depend on which images were encoded together.
-        return torch.cat([self._model.prefix(self._image(i)[None].to(device)) for i in indices])
+        return torch.cat([self._model.encode(self._image(i)[None].to(device)) for i in indices])
 
     def _open(self, folder: Path | None) -> np.ndarray:
         if folder is None:
