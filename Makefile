@@ -6,19 +6,22 @@ STAMP := $(VENV)/.installed
 LIGHT := $(VENV)/.installed-for-demo
 DOCS := $(VENV)/.installed-for-docs
 
-.PHONY: install demo docs test test-fast lint bench clean
+# The versions that the tests are known to pass with; pyproject.toml has the ranges.
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+
+.PHONY: install demo docs test test-fast coverage lint lock bench clean
 
 install: $(STAMP)
 
-$(STAMP): pyproject.toml
+$(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	$(PIP) -e '.[dev]'
 	touch $@ $(LIGHT)
 
 # The demo needs little of it all; who only wants to look should not wait for the rest.
-$(LIGHT): pyproject.toml
+$(LIGHT): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[demo]'
+	$(PIP) -e '.[demo]'
 	touch $@
 
 # The default encoder, about 88 MB, is kept in the user's cache.
@@ -38,15 +41,19 @@ test: install
 test-fast: install
 	HYPOTHESIS_PROFILE=quick $(PYTEST) -m 'not slow and not network'
 
+# How many of the lines the tests reach, in the commands and services that they start too.
+coverage: install
+	$(PYTEST) --cov=recap --cov-report=json:coverage.json --cov-report=term:skip-covered
+
 lint: install
 	$(BIN)/ruff check src tests benchmarks docs/hooks
 	$(BIN)/ruff format --check src tests benchmarks docs/hooks
 	$(BIN)/mypy
 
 # The documentation, in site/; its tools are no part of the others' needs.
-$(DOCS): pyproject.toml
+$(DOCS): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[docs]'
+	$(PIP) -e '.[docs]'
 	touch $@
 
 docs: $(DOCS)
@@ -55,5 +62,15 @@ docs: $(DOCS)
 bench: install
 	$(BIN)/python benchmarks/speed_page.py
 
+# Everything anew within the ranges of pyproject.toml, in an environment of its own.
+lock:
+	rm -rf $(VENV)-lock
+	$(PYTHON) -m venv $(VENV)-lock
+	$(VENV)-lock/bin/python -m pip install --quiet -e '.[dev]'
+	sed -n '/^#/p' constraints.txt > constraints.new
+	$(VENV)-lock/bin/python -m pip freeze --exclude-editable | sed 's/+cpu$$//' >> constraints.new
+	mv constraints.new constraints.txt
+	rm -rf $(VENV)-lock
+
 clean:
-	rm -rf $(VENV) build dist demo-out site .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(VENV)-lock coverage.json build dist demo-out site .pytest_cache .mypy_cache .ruff_cache

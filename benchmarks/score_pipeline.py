@@ -37,7 +37,7 @@ from recap.encoders.load import load_encoder
 from recap.io import read_image
 from recap.scoring.calibrate import calibrate
 from recap.scoring.detector import Detector
-from recap.scoring.pipeline import side_by_side
+from recap.pipeline import side_by_side
 from recap.scoring.prepared import fitting_batch, one_core_each
 from recap.training.assemble import assemble
 

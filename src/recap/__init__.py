@@ -11,6 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from recap.errors import RecapError
+from recap.threads import wait_passively
 
 if TYPE_CHECKING:
     from recap.io import read_image
@@ -47,6 +48,9 @@ _LAZY = {
     "read_image": "recap.io",
     "resolve_settings": "recap.methods.registry",
 }
+
+
+wait_passively()  # every command, worker and program passes here, before any of this loads torch
 
 
 def __getattr__(name: str) -> Any:

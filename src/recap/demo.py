@@ -1,7 +1,9 @@
 """The demo: the whole job on two real patients, ending with a page to look at."""
 
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +17,7 @@ from recap.errors import RecapError
 from recap.io import read_image, read_mask
 from recap.methods.registry import resolve_settings
 from recap.metrics import auroc
+from recap.pipeline import side_by_side
 from recap.progress import Progress
 from recap.report import (
     Report,
@@ -28,6 +31,7 @@ from recap.report import (
 )
 from recap.scoring.detector import Detector
 from recap.scoring.fit import fit_support
+from recap.scoring.prepared import images_at_a_time
 from recap.types import CLASSES, BoolArray, Image, Prediction, Sample
 
 # Patient 2 has the fewer lesions and the more normal levels, so it is the one to learn from: the
@@ -82,11 +86,13 @@ def run_demo(
     say(f"Fitting on {len(support)} {fitted_on}, then scoring {len(test)} {scored_on}.")
     detector = fit_support(load_support(support), settings, progress=progress)
     detector.save(out / "demo.recap")
+    progress("score", 0, len(test), "")
     scored = []
-    for index, sample in enumerate(test):
-        progress("score", index, len(test), sample.path.name)
-        scored.append(_score(detector, sample))
-    progress("score", len(test), len(test), "")
+    found = side_by_side(partial(_score, detector), test, images_at_a_time(detector))
+    with closing(found) as every:
+        for index, one in enumerate(every, start=1):
+            scored.append(one)
+            progress("score", index, len(test), one.sample.path.name)
     scored.sort(key=lambda s: s.prediction.score, reverse=True)  # as somebody would look at them
     page = out / "report.html"
     write_report(_report(detector, scored, material), page)

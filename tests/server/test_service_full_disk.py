@@ -121,11 +121,11 @@ def test_a_job_that_waits_for_room_can_be_cancelled_and_takes_none(
     job = upload(client, ("scan.nii", volume)).json()["id"]
     folder = tmp_path / "data" / "jobs" / job
     wait_until(lambda: client.get(f"{API}/jobs/{job}").json()["progress"]["stage"] == "no room")
-    assert names_in(folder) == {"upload", "work"}  # the slices that are scored
+    assert names_in(folder) == {"job.json", "upload", "work"}  # the slices that are scored
     assert client.app.state.service.jobs._watched == {}
     client.delete(f"{API}/jobs/{job}")
     assert client.get(f"{API}/jobs/{job}").json()["status"] == "cancelled"
-    assert names_in(folder) == {"upload"}
+    assert names_in(folder) == {"job.json", "upload"}
 
 
 def test_a_job_that_is_cancelled_as_it_finds_no_room_takes_none(
@@ -136,7 +136,7 @@ def test_a_job_that_is_cancelled_as_it_finds_no_room_takes_none(
     monkeypatch.setattr(jobs.no_room, "postpone", jobs.cancel)
     job = upload(client, ("scan.nii", volume)).json()["id"]
     wait_until(lambda: jobs.get(job).status == "cancelled" and not jobs._watched)
-    wait_until(lambda: names_in(tmp_path / "data" / "jobs" / job) == {"upload"})
+    wait_until(lambda: names_in(tmp_path / "data" / "jobs" / job) == {"job.json", "upload"})
     assert jobs.no_room.waiting() == []
 
 

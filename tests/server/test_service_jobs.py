@@ -11,7 +11,7 @@ import pytest
 from recap.errors import InputError
 from recap.server.jobs import MOST_ATTEMPTS, Jobs, NewJob, QueueFullError
 from recap.server.settings import ServerSettings
-from recap.server.store import Store
+from recap.server.store import Store, mark
 from service_calls import API, add_job, ended, png, upload
 
 
@@ -130,13 +130,17 @@ def test_sweeping_keeps_what_rows_point_at(store):
     kept = add_job(jobs)
     (job,) = jobs.claim("score")
     jobs.finish(job, "result-1", lambda database: {})
-    for name in ("result-1", "result-2", "working-1"):
+    for name in ("result-1", "result-2", "working-1", "notes"):
         (store.job_folder(kept) / name).mkdir()
-    for stray in ("incoming/x", "jobs/y", "bundles/z"):
-        (store.root / stray).mkdir()
+    unfinished = (f"jobs/{kept}/result-2", f"jobs/{'a' * 32}", f"bundles/{'b' * 32}")
+    for folder in (f"incoming/{'c' * 32}", *unfinished):
+        (store.root / folder).mkdir(exist_ok=True)
+    for folder in unfinished:
+        mark(store.root / folder)
     store.sweep()
     left = {path.relative_to(store.root).as_posix() for path in store.root.glob("*/**/*")}
-    assert left == {f"jobs/{kept}", f"jobs/{kept}/upload", f"jobs/{kept}/result-1"}
+    files = {f"jobs/{kept}/{name}" for name in ("job.json", "upload", "result-1", "notes")}
+    assert left == {f"jobs/{kept}", *files}
 
 
 def test_two_services_cannot_share_a_folder(store):
@@ -279,7 +283,7 @@ def test_a_full_disk_is_told_and_leaves_nothing(client, monkeypatch, tmp_path):
     def fail(*arguments):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("recap.server.jobs.move_into_place", fail)
+    monkeypatch.setattr(Store, "place", fail)
     assert upload(client, png()).status_code == 507
     for folder in ("jobs", "incoming"):
         assert list((tmp_path / "data" / folder).iterdir()) == []

@@ -17,6 +17,7 @@ from recap.cli import (
     fit,
     info,
     listen,
+    recover,
     report,
     score,
     serve,
@@ -64,6 +65,7 @@ app.command("evaluate")(evaluate.evaluate_command)
 app.command("report")(report.report_command)
 app.command("export")(export.export_command)
 app.command("serve")(serve.serve_command)
+app.command("recover")(recover.recover_command)
 app.command("listen")(listen.listen_command)
 app.command("info")(info.info_command)
 app.command("demo")(demo.demo_command)

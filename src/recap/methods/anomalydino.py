@@ -4,6 +4,7 @@ A memory of all patches of the normal images and of their rotations. Nothing is 
 abnormal images are not used. Background patches may be left out of what is scored.
 """
 
+from contextlib import closing
 from typing import Annotated, Any, Literal
 
 import torch
@@ -14,6 +15,7 @@ from recap.config import Section
 from recap.encoders.vit import Encoder
 from recap.methods.anomalydino_mask import foreground, shows_an_object
 from recap.methods.base import Output, Scorer
+from recap.methods.features import encode_each
 from recap.methods.fitting import Fitted, Job
 from recap.methods.images import LabelledImages
 from recap.methods.layer_tokens import checked_layer, layer_tokens
@@ -99,12 +101,17 @@ def build(encoder: Encoder, options: Options) -> AnomalyDINO:
 def fit(model: AnomalyDINO, images: LabelledImages, job: Job) -> Fitted:
     """Remember all patches of the normal images at every angle."""
     normal, turns = images.only_normal(), model.options.rotations
+
+    def turned(number: int) -> Tensor:
+        index, turn = divmod(number, turns)
+        return rotate(normal.pixels(index), 360 * turn / turns)
+
     encoded = []
-    for index in range(len(normal)):
-        job.progress("encode", index, len(normal), "")
-        copies = [rotate(normal.pixels(index), 360 * turn / turns) for turn in range(turns)]
-        # One by one: what is remembered must not depend on what was encoded together.
-        encoded += [model.encode(copy[None].to(model.device)) for copy in copies]
+    with closing(encode_each(model, turned, range(len(normal) * turns))) as every:
+        for number, one in enumerate(every):
+            if number % turns == 0:
+                job.progress("encode", number // turns, len(normal), "")
+            encoded.append(one)
     job.progress("encode", len(normal), len(normal), "")
     tokens = torch.cat(encoded)  # (K * turns, R, C)
     model.memory = build_memory(tokens)

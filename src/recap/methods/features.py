@@ -3,7 +3,8 @@
 import json
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Iterable
+from contextlib import closing
 from functools import cached_property
 from pathlib import Path
 from typing import Protocol
@@ -17,6 +18,7 @@ from recap.atomic import write_atomic
 from recap.encoders.vit import Encoder
 from recap.errors import TrainingError
 from recap.progress import Progress
+from recap.pipeline import side_by_side
 
 ENCODE_AT_ONCE = 8
 """Images between two marks of progress: at most these are encoded again after a kill."""
@@ -75,6 +77,23 @@ class Encodes(Protocol):
         """Do that part for a batch of images."""
 
 
+def encode_each(
+    model: Encodes, image: Callable[[int], Tensor], numbers: Iterable[int]
+) -> Generator[Tensor, None, None]:
+    """Give `model.encode` of one image (3, S, S) after the other, as (1, …).
+
+    One by one: what is kept must not depend on which images were encoded together. On a processor
+    side by side, each on one core: nor on how many there are.
+    """
+
+    def encode(number: int) -> Tensor:
+        with torch.no_grad():  # each thread has its own word on that
+            return model.encode(image(number)[None].to(model.device))
+
+    count = torch.get_num_threads() if model.device.type == "cpu" else 1
+    return side_by_side(encode, numbers, count)
+
+
 class FeatureStore:
     """`store[indices]` gives `model.encode(pixels)` of those images; see `Scorer.encode`.
 
@@ -107,12 +126,14 @@ class FeatureStore:
             return
         done = self._done()
         progress("encode", done, self._count, "")
-        while done < self._count:
-            indices = range(done, min(done + ENCODE_AT_ONCE, self._count))
-            self._tokens[indices.start : indices.stop] = self._compute(list(indices)).cpu().numpy()
-            done = indices.stop
-            self._set_done(done)
-            progress("encode", done, self._count, "")
+        rest = range(done, self._count)
+        with closing(encode_each(self._model, self._image, rest)) as encoded:
+            for index, tokens in zip(rest, encoded, strict=True):
+                self._tokens[index] = tokens[0].cpu().numpy()
+                done = index + 1
+                if done % ENCODE_AT_ONCE == 0 or done == self._count:
+                    self._set_done(done)
+                    progress("encode", done, self._count, "")
 
     def __getitem__(self, indices: list[int]) -> Tensor:
         if self._tokens is None:
@@ -124,7 +145,7 @@ class FeatureStore:
 
     def _compute(self, indices: list[int]) -> Tensor:
         device = self._model.device
-        # One by one: what is kept must not depend on which images were encoded together.
+        # One by one, as those that are kept.
         return torch.cat([self._model.encode(self._image(i)[None].to(device)) for i in indices])
 
     def _open(self, folder: Path | None) -> np.ndarray:

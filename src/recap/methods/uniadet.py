@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from recap.config import Section
 from recap.encoders.vit import Encoder
 from recap.methods.base import Output, Scorer
-from recap.methods.features import FeatureStore
+from recap.methods.features import FeatureStore, encode_each
 from recap.methods.fitting import Fitted, Job
 from recap.methods.images import LabelledImages
 from recap.methods.recap.losses import segmentation_loss
@@ -149,8 +149,8 @@ def fit(model: UniADet, images: LabelledImages, job: Job) -> Fitted:
 def _remember(model: UniADet, images: LabelledImages) -> Tensor:
     """Keep the tokens of the normal images; returns which image each row comes from."""
     normals = images.positions(abnormal=False)
-    pixels = [images.stack([index]).to(model.device) for index in normals]
-    tokens = torch.cat([model.encode(image)[:, :, 1:] for image in pixels])  # (K, L, R, C)
+    encoded = encode_each(model, images.pixels, normals)
+    tokens = torch.cat([one[:, :, 1:] for one in encoded])  # (K, L, R, C)
     model.memory = torch.stack([build_memory(level) for level in tokens.unbind(dim=1)])
     return images.origin[normals].repeat_interleave(tokens.shape[2])
 

@@ -16,8 +16,8 @@ import torch
 from recap.data.processes import usable_cores
 from recap.io.resize import SquareResize
 from recap.methods.base import Output
+from recap.pipeline import side_by_side
 from recap.scoring.detector import Detector
-from recap.scoring.pipeline import side_by_side
 from recap.types import Image, Prediction
 
 GPU_BATCH = 16
@@ -77,6 +77,11 @@ def fitting_batch(detector: Detector, wanted: int | None = None) -> int:
     runtime = detector.runtime
     most = torch.get_num_threads() if runtime is None else runtime.lanes
     return min(wanted or most, most)
+
+
+def images_at_a_time(detector: Detector) -> int:
+    """How many images to score side by side; on a GPU one after the other."""
+    return 1 if detector.on_gpu else fitting_batch(detector)
 
 
 @contextmanager

@@ -1,17 +1,20 @@
 """The bundles that can be asked for: those named at the start, and those made here since."""
 
+import json
 import sqlite3
 import threading
 import time
 from collections import OrderedDict
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fastapi import HTTPException
 
+from recap.atomic import sync
 from recap.scoring.bundle import Card, read_card
 from recap.server.settings import ServerSettings, served_names
-from recap.server.store import Store, remove
+from recap.server.store import Store, mark
 
 if TYPE_CHECKING:
     from recap.encoders.vit import Encoder
@@ -68,14 +71,13 @@ class Bundles:
     def remove(self, name: str) -> bool:
         """Forget a bundle, or a calibration, that was made here; false if there is none."""
         with self._store.transaction() as database:
-            rows = database.execute("SELECT folder FROM bundles WHERE name = ?", (name,)).fetchall()
+            retired = retired_by(self._store, database, name)
             database.execute("DELETE FROM bundles WHERE name = ?", (name,))
-        for row in rows:
-            folder = self._store.bundle_folder(row["folder"])
+        for folder in retired:
             with self._guard:
                 self._loaded.pop(folder, None)
-            remove(folder)
-        return bool(rows)
+            self._store.discard(folder)
+        return bool(retired)
 
     def load_served(self) -> None:
         """Load what was named at the start, so that a damaged bundle shows at once."""
@@ -121,11 +123,28 @@ def free_name(database: sqlite3.Connection, wanted: str, taken: set[str]) -> str
     return name
 
 
-def add_bundle(database: sqlite3.Connection, name: str, folder: str, replaces: str = "") -> None:
+def retired_by(store: Store, database: sqlite3.Connection, name: str) -> list[Path]:
+    """Mark the folder of a bundle whose row is about to go, or to point at another."""
+    rows = database.execute("SELECT folder FROM bundles WHERE name = ?", (name,)).fetchall()
+    folders = [store.bundle_folder(row["folder"]) for row in rows]
+    for folder in folders:
+        with suppress(OSError):  # without room for the mark, this is what makes room
+            mark(folder)
+    return folders
+
+
+def add_bundle(
+    store: Store, database: sqlite3.Connection, name: str, folder: str, replaces: str = ""
+) -> None:
     """Make a bundle known, in place of an older one of its name."""
+    created = time.time()
+    record = store.bundle_record(folder)
+    told = {"name": name, "replaces": replaces, "created": created}
+    record.write_text(json.dumps(told), encoding="utf-8")
+    sync(record)
     database.execute(
         "INSERT OR REPLACE INTO bundles (name, folder, replaces, created) VALUES (?, ?, ?, ?)",
-        (name, folder, replaces, time.time()),
+        (name, folder, replaces, created),
     )
 
 

@@ -5,12 +5,13 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from recap.retries import Retries
-from recap.server.store import Store, move_into_place, remove
+from recap.server.store import Store, confirm, mark, remove
 
 Kind = Literal["score", "fit", "calibrate"]
 Status = Literal["queued", "running", "done", "failed", "cancelled"]
@@ -19,6 +20,8 @@ STATUSES: tuple[Status, ...] = ("queued", "running", "done", "failed", "cancelle
 LANES: dict[Kind, str] = {"score": "score", "fit": "fit", "calibrate": "fit"}
 MOST_ATTEMPTS = 5
 """A job that ended the whole process this often is not tried again."""
+RECORD = "job.json"
+"""What a row was made of, beside the files of its job."""
 _NO_ROOM_SECONDS = 10.0
 Summarise = Callable[[sqlite3.Connection], dict[str, Any]]
 """What is told of a result, inside the transaction that makes it the result."""
@@ -61,6 +64,7 @@ class NewJob:
     names: dict[str, str]
     images: int
     client_key: str | None = None
+    created: float = 0.0
 
 
 @dataclass
@@ -105,19 +109,25 @@ class Jobs:
             remove(self.store.incoming(new.id))
             return before
         self.refuse_if_full()
+        # Clients make keys of file names and patients' numbers, which are not stored.
+        key = self.store.digest(new.client_key) if new.client_key else None
+        new = replace(new, client_key=key, created=time.time())
         folder = self.store.job_folder(new.id)
-        move_into_place(self.store.incoming(new.id), folder)
+        record = self.store.incoming(new.id) / RECORD
+        record.write_text(json.dumps(asdict(new)), encoding="utf-8")
+        self.store.place(self.store.incoming(new.id), folder)
         try:
             self._insert(new)
         except sqlite3.IntegrityError:
-            remove(folder)
-            before = self.by_key(new.client_key or "")
-            if before is None:
+            self.store.discard(folder)
+            found = self.store.rows("SELECT id FROM jobs WHERE client_key = ?", key)
+            if not found:
                 raise
-            return before
+            return str(found[0]["id"])
         except BaseException:
-            remove(folder)
+            self.store.discard(folder)
             raise
+        confirm(folder)
         with self.arrived:
             self.arrived.notify_all()
         return new.id
@@ -229,10 +239,15 @@ class Jobs:
     def delete(self, job: str) -> None:
         """Forget a job that has ended, and its files."""
         ended = "status IN ('done', 'failed', 'cancelled')"
+        folder = self.store.job_folder(job)
+        if not self.store.rows(f"SELECT id FROM jobs WHERE id = ? AND {ended}", job):
+            return
+        with suppress(OSError):  # without room for the mark, this is what makes room
+            mark(folder)
         with self.store.transaction() as database:
-            found = database.execute(f"DELETE FROM jobs WHERE id = ? AND {ended}", (job,))
-        if found.rowcount:
-            remove(self.store.job_folder(job))
+            database.execute("DELETE FROM jobs WHERE id = ?", (job,))
+        if job not in self._watched:  # else its worker would make the folder anew
+            self.store.discard(folder)
 
     def expire(self, before: float) -> int:
         """Forget all jobs that ended before a time."""
@@ -251,10 +266,8 @@ class Jobs:
             raise QueueFullError
 
     def _insert(self, new: NewJob) -> None:
-        values = (new.id, new.kind, LANES[new.kind], new.bundle, json.dumps(new.options))
-        # Clients make keys of file names and patients' numbers, which are not stored.
-        key = self.store.digest(new.client_key) if new.client_key else None
-        values += (json.dumps(new.names), new.images, time.time(), key)  # type: ignore[assignment]
+        told = (json.dumps(new.options), json.dumps(new.names), new.images)
+        values = (new.id, new.kind, LANES[new.kind], new.bundle, *told, new.created, new.client_key)
         with self.store.transaction() as database:
             inserted = database.execute(_INSERT, (*values, self.limit))
         if not inserted.rowcount:

@@ -28,6 +28,7 @@ from recap.scoring.cases import CasePrediction
 from recap.types import FloatArray, Image, Region
 
 RESULT, IMAGES, MAPS, VOLUME = "result.json", "images.npy", "maps.npy", "map.nii.gz"
+SHOWN_IN_SHORT = 100
 
 
 def read_as(content: dict[str, Any], card: Card) -> ReadingSettings:
@@ -110,6 +111,25 @@ def _scaled(region: Region, across: float, down: float) -> Region:
         peak_xy_px=peak,
         area_px=round(region.area_px * across * down),
     )
+
+
+def summary_of(records: list[dict[str, Any]]) -> dict[str, Any]:
+    """Sum up the cases of a result for the list of jobs."""
+    return {
+        "count": len(records),
+        "failed": sum(record["status"] != "ok" for record in records),
+        "images": sum(record.get("images", 0) for record in records),
+        "cases": [_in_short(record) for record in records[:SHOWN_IN_SHORT]],
+    }
+
+
+def _in_short(record: dict[str, Any]) -> dict[str, Any]:
+    decision = record.get("decision") or {}
+    return {
+        **{key: record.get(key) for key in ("id", "name", "status", "score")},
+        # One without the other misleads: outside the domain a case is neither.
+        **{key: decision.get(key) for key in ("abnormal", "in_domain")},
+    }
 
 
 def _to_bytes(image: Image) -> NDArray[np.uint8]:

@@ -17,10 +17,9 @@ from recap.scoring.regions import case_regions
 from recap.server.jobs import Job
 from recap.server.numbering import job_cases, unread_cases
 from recap.server.placing import case_name, in_client_words
-from recap.server.results import RESULT, case_folder, shown_regions, write_case
+from recap.server.results import RESULT, case_folder, shown_regions, summary_of, write_case
 from recap.types import Prediction, Region
 
-SHOWN_IN_SHORT = 100
 Count = Callable[[int], None]
 """Told how many images of the job are done."""
 
@@ -127,7 +126,6 @@ def _write(
 ) -> dict[str, Any]:
     from recap import __version__
 
-    failed = sum(record["status"] != "ok" for record in records)
     content = {
         "job": job.id,
         "bundle": job.bundle,
@@ -144,18 +142,7 @@ def _write(
     }
     out.mkdir(parents=True, exist_ok=True)
     (out / RESULT).write_text(json.dumps(content, indent=1), encoding="utf-8")
-    images = sum(record.get("images", 0) for record in records)
-    shown = [_in_short(record) for record in records[:SHOWN_IN_SHORT]]
-    return {"count": len(records), "failed": failed, "images": images, "cases": shown}
-
-
-def _in_short(record: dict[str, Any]) -> dict[str, Any]:
-    decision = record.get("decision") or {}
-    return {
-        **{key: record.get(key) for key in ("id", "name", "status", "score")},
-        # One without the other misleads: outside the domain a case is neither.
-        **{key: decision.get(key) for key in ("abnormal", "in_domain")},
-    }
+    return summary_of(records)
 
 
 def _with_unread(job: Job, records: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -12,13 +12,13 @@ from typing import Any
 from recap.atomic import is_full
 from recap.errors import RecapError
 from recap.failures import log_failure
-from recap.server.bundles import Bundles, add_bundle, free_name
+from recap.server.bundles import Bundles, add_bundle, free_name, retired_by
 from recap.server.jobs import Job, Jobs
 from recap.server.logs import log
 from recap.server.metrics import Metrics
 from recap.server.placing import in_client_words
 from recap.server.settings import ServerSettings
-from recap.server.store import move_into_place, remove
+from recap.server.store import confirm, remove
 
 _IDLE_SECONDS = 1.0
 _CLEAN_EVERY_SECONDS = 600.0
@@ -182,8 +182,7 @@ class Workers:
         count(0)
         summary = score_job(job, detector, folder, working, count, ready)
         result = f"result-{job.attempt}"
-        remove(folder / result)  # of this very attempt, if a full disk let nobody note its end
-        move_into_place(working, folder / result)
+        self._jobs.store.place(working, folder / result)
         return self._jobs.finish(job, result, lambda database: summary)
 
     def _fit(self, job: Job, _: list[Any]) -> bool:
@@ -213,19 +212,23 @@ class Workers:
         self, job: Job, bundle: Path, name: str, replaces: str = "", replace: bool = False
     ) -> bool:
         """Move a bundle to its place, and make it known in the moment in which its job is done."""
-        target = self._jobs.store.bundle_folder(job.id)
-        remove(target)
-        move_into_place(bundle, target)
+        store = self._jobs.store
+        target = store.bundle_folder(job.id)
+        store.place(bundle, target)
         taken = set(self._bundles.folders())
+        before: list[Path] = []
 
         def add(database: sqlite3.Connection) -> dict[str, Any]:
             free = name if replace else free_name(database, name, taken)
-            add_bundle(database, free, job.id, replaces)
+            before[:] = retired_by(store, database, free)
+            add_bundle(store, database, free, job.id, replaces)
             return {"bundle": free}
 
         finished = self._jobs.finish(job, "", add)
-        if not finished:
-            remove(target)
+        if finished:
+            confirm(target)
+        for folder in before if finished else [target]:
+            store.discard(folder)
         return finished
 
     def _detector(self, job: Job) -> Any:
@@ -248,13 +251,12 @@ class Workers:
         return folder
 
     def _tidy(self, job: Job) -> None:
-        """Remove all of a job but its upload and its result."""
-        folder = self._jobs.store.job_folder(job.id)
-        now = self._jobs.get(job.id)
-        result = now.result if now else ""
-        for entry in folder.iterdir() if folder.is_dir() else ():
-            if entry.name not in ("upload", result):
-                remove(entry)
+        """Remove all that the work on a job left, but its result; all of a job that was deleted."""
+        store = self._jobs.store
+        if now := self._jobs.get(job.id):
+            store.tidy(now.id, now.status, now.result)
+        else:
+            store.discard(store.job_folder(job.id))
 
     def _clean(self) -> None:
         while not self._stopping.is_set():

@@ -5,6 +5,7 @@ is selected on other images either, so the last epoch is the model.
 """
 
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import replace
 from typing import cast
 
@@ -18,7 +19,7 @@ from recap.data.augment import COPIES
 from recap.data.support import spread_over
 from recap.methods.base import Output
 from recap.methods.checkpoint import Terms
-from recap.methods.features import Features, FeatureStore
+from recap.methods.features import Features, FeatureStore, encode_each
 from recap.methods.fitting import MOST_IMAGES, Fitted, Job
 from recap.methods.images import LabelledImages
 from recap.methods.recap.adapters import Adapter, Spread, principal_rows
@@ -251,21 +252,23 @@ def _look(
     whole = found if isinstance(found := model.find_source("appearance"), WholeImage) else None
     copies = COPIES if model.settings.training.augment else 1
     tokens, features, descriptors, appearances = [], {}, [], []
-    for number in range(len(images)):
-        pixels = images.stack([number]).to(model.device)
-        if store is None:
-            job.progress("remember", number, len(images), "")
-            hidden = model.encode(pixels)
-        else:
-            hidden = store[[number * copies]].to(model.device)
-        seen = model.features(hidden, pixels)
-        descriptors.append(seen.descriptor)
-        if whole is not None:
-            appearances.append(seen.appearance)
-        if number < count:
-            tokens.append(model.tokens(seen))
-        if number in kept:
-            features[number] = seen
+    found = (
+        encode_each(model, images.pixels, range(len(images)))
+        if store is None
+        else (store[[number * copies]].to(model.device) for number in range(len(images)))
+    )
+    with closing(found):
+        for number, hidden in enumerate(found):
+            if store is None:
+                job.progress("remember", number, len(images), "")
+            seen = model.features(hidden, images.stack([number]).to(model.device))
+            descriptors.append(seen.descriptor)
+            if whole is not None:
+                appearances.append(seen.appearance)
+            if number < count:
+                tokens.append(model.tokens(seen))
+            if number in kept:
+                features[number] = seen
     if store is None:
         job.progress("remember", len(images), len(images), "")
     if whole is not None:

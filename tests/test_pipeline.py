@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from recap.scoring.pipeline import Behind, ahead
+from recap.pipeline import Behind, ahead
 
 
 class Gauge:
