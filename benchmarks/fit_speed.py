@@ -15,10 +15,11 @@ import typer
 
 from recap.allocator import keep_freed_memory
 from recap.benchmark.interleaved import time_rounds
-from recap.config import Settings, resolve_settings
+from recap.config import Settings
 from recap.encoders.load import load_encoder
 from recap.methods.recap.head import ReCAP
-from recap.training.objective import Batch, Objective
+from recap.methods.recap.losses import Batch, Objective
+from recap.methods.registry import resolve_settings
 
 SHOTS = 4
 ENCODER = "encoder alone"

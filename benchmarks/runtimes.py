@@ -22,20 +22,20 @@ from typing import Annotated
 
 import numpy as np
 import typer
+from recap.training.assemble import assemble
 
 from recap.allocator import keep_freed_memory
 from recap.benchmark.interleaved import time_rounds
 from recap.benchmark.timed import timed_model
-from recap.config import DEFAULT_PRESET, resolve_settings
 from recap.data import write_phantoms
 from recap.encoders.load import load_encoder
+from recap.methods.registry import resolve_settings
 from recap.runtime.choice import choose_runtime
 from recap.runtime.export import export_bundle
 from recap.runtime.machine import machine_facts
 from recap.scoring.arrays import Runtime
 from recap.scoring.detector import Detector
 from recap.scoring.prepared import one_core_each
-from recap.training.assemble import assemble
 from recap.types import FloatArray
 
 

@@ -27,19 +27,20 @@ from typing import Annotated, Any
 import torch
 import typer
 from read_speed import ct_slice
+from recap.training.assemble import assemble
 
 from recap.allocator import keep_freed_memory
 from recap.benchmark.timed import timed_model
 from recap.cli.score_job import Job, Wanted, score_jobs
-from recap.config import ReadingSettings, resolve_settings
+from recap.config import ReadingSettings
 from recap.data.cases import Found, find_cases
 from recap.encoders.load import load_encoder
 from recap.io import read_image
+from recap.methods.registry import resolve_settings
+from recap.pipeline import side_by_side
 from recap.scoring.calibrate import calibrate
 from recap.scoring.detector import Detector
-from recap.pipeline import side_by_side
 from recap.scoring.prepared import fitting_batch, one_core_each
-from recap.training.assemble import assemble
 
 ALLOWED = {"png": 1.15, "dicom": 1.25}
 AT_A_TURN = 100

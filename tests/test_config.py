@@ -7,17 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from recap.config import (
-    PRESETS,
-    Settings,
-    merged,
-    parse_override,
-    read_toml,
-    resolve_settings,
-    setting_names,
-    settings_from_dict,
-)
+from recap.config import PRESETS, Settings, merged, parse_override, read_toml, setting_names
 from recap.errors import SettingsError
+from recap.methods.registry import resolve_settings, settings_from_dict
 
 
 @pytest.fixture

@@ -106,14 +106,14 @@ def test_every_file_belongs_to_a_layer():
 @pytest.mark.parametrize(
     ("source", "module", "wrong"),
     [
-        ("import recap.cli.main", "recap.methods.recap.fusion", 1),
+        ("import recap.cli.main", "recap.methods.base", 1),
         ("def f():\n    from recap.report import html", "recap.scoring.detector", 1),
         ("from recap import training", "recap.types", 1),
         ("from ..scoring import detector", "recap.data.folder", 1),
         ("from .. import scoring", "recap.data.__init__", 1),
         ("importlib.import_module('recap.cli.main')", "recap.io.raster", 1),
         ("from .folder import scan\nfrom ..types import Image", "recap.data.supports", 0),
-        ("import torch\nfrom recap.errors import InputError", "recap.methods.recap.fusion", 0),
+        ("import torch\nfrom recap.errors import InputError", "recap.methods.base", 0),
         ("from recap import __version__", "recap.types", 0),
         ("import recap.cli.main", "recap.__init__", 0),
     ],

@@ -16,8 +16,7 @@ from recap.benchmark.table_render import render
 from recap.benchmark.tables import few_shot_table, paper_tables, zero_shot_table
 from recap.errors import InputError
 from recap.methods.dra_backbone import RESNET_18
-from recap.methods.methods import resolve_method
-from recap.methods.registry import PEERS
+from recap.methods.registry import PEERS, resolve_settings
 
 IMAGES = [
     {"file": f"{i}.png", "abnormal": i % 2 == 1, "patient": "", "score": float(i)} for i in range(4)
@@ -25,7 +24,7 @@ IMAGES = [
 
 
 def result(seed=0, shots=4, method="recap", draw=0, sources=(), exclude="", **sections):
-    settings = resolve_method(method, seed=seed, **sections)
+    settings = resolve_settings(method=method, seed=seed, **sections)
     cell = Cell(method, "Brain", shots, settings, draw, exclude, sources=sources)
     return cell, {
         "metrics": {"image_auroc": 0.75},

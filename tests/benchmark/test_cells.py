@@ -11,8 +11,8 @@ from recap.benchmark.cells import (
     result_file,
     write_result,
 )
-from recap.config import resolve_settings
 from recap.errors import InputError, SettingsError
+from recap.methods.registry import resolve_settings
 
 
 def cell(**values):

@@ -6,8 +6,8 @@ import pytest
 from recap.benchmark.cells import Cell, plan_cells, result_file, write_result
 from recap.benchmark.collect import collect
 from recap.benchmark.experiments import definition, experiment_file, read_experiment, register
-from recap.config import resolve_settings
 from recap.errors import InputError
+from recap.methods.registry import resolve_settings
 
 COUNTS = {"abnormal": 3, "normal": 3}
 

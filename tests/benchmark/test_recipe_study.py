@@ -3,8 +3,9 @@
 import pytest
 
 from recap.benchmark.studies import plan_study, reference_of, variants_of
-from recap.config import Settings, resolve_settings
+from recap.config import Settings
 from recap.errors import SettingsError
+from recap.methods.registry import resolve_settings
 
 
 @pytest.mark.parametrize("preset", ["recap", "paper"])

@@ -9,8 +9,8 @@ from recap.benchmark.experiments import definition
 from recap.benchmark.runner import run_cells
 from recap.benchmark.sources import with_sources
 from recap.benchmark.studies import plan_study, run_study
-from recap.config import resolve_settings
 from recap.data import find_domains, write_phantoms
+from recap.methods.registry import resolve_settings
 
 
 @pytest.fixture

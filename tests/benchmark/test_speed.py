@@ -3,6 +3,8 @@ import gc
 import numpy as np
 import pytest
 import torch
+from recap.methods.methods import NORMAL_ONLY, OURS
+from recap.methods.recap.build import new_model
 
 from recap.benchmark import speed
 from recap.benchmark.efficiency import efficiency_table
@@ -10,10 +12,8 @@ from recap.benchmark.interleaved import Lap, time_rounds
 from recap.benchmark.speed import Contender, measure_speed, plan_contenders
 from recap.benchmark.speed_table import speed_cells, speed_text
 from recap.benchmark.timed import TIMED, TimedMethod, added_parameters, run_bare, timed_model
-from recap.config import resolve_settings
 from recap.errors import InputError, SettingsError
-from recap.methods.methods import NORMAL_ONLY, OURS
-from recap.methods.recap.build import new_model
+from recap.methods.registry import resolve_settings
 
 PATCHES, WIDTH, LAYERS, PX = 25, 32, 4, 70
 

@@ -16,8 +16,8 @@ from recap.benchmark.studies import (
 )
 from recap.benchmark.table_cells import ALIASES
 from recap.benchmark.watch import Silent
-from recap.config import resolve_settings
 from recap.errors import InputError, SettingsError, WeightsError
+from recap.methods.registry import resolve_settings
 
 NAMES = (
     "components", "conditioning", "backbones",

@@ -10,8 +10,8 @@ from recap.benchmark.studies import plan_study
 from recap.benchmark.study_summary import compare, summarise, write_summary
 from recap.benchmark.study_tables import study_tables
 from recap.benchmark.table_render import render
-from recap.config import resolve_settings
 from recap.errors import InputError
+from recap.methods.registry import resolve_settings
 from recap.metrics import auroc
 from recap.metrics.bootstrap import paired_bootstrap
 

@@ -11,10 +11,10 @@ from recap.benchmark.studies import plan_study
 from recap.benchmark.support_lists import read_lists
 from recap.benchmark.table_model import footnotes
 from recap.benchmark.tables import few_shot_table, zero_shot_table
-from recap.config import resolve_settings
 from recap.data import draw_support, write_phantoms
 from recap.data.supports import write_support
 from recap.errors import InputError, SettingsError
+from recap.methods.registry import resolve_settings
 from recap.progress import silent
 
 

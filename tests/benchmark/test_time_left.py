@@ -3,7 +3,7 @@ import pytest
 from recap.benchmark.cells import plan_cells
 from recap.benchmark.time_left import TimeLeft
 from recap.benchmark.watch import Outcome
-from recap.config import resolve_settings
+from recap.methods.registry import resolve_settings
 
 
 class Clock:

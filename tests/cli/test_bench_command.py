@@ -6,8 +6,7 @@ import pytest
 from recap.benchmark import runner
 from recap.data import draw_support
 from recap.data.supports import write_support
-from recap.methods.methods import METHODS
-from recap.methods.registry import PEERS
+from recap.methods.registry import METHODS, PEERS
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from recap.benchmark.watch import Outcome
 from recap.cli import bench_live
 from recap.cli.bench_board import clock, percent
 from recap.cli.bench_live import Board, Lines, variants, watching
-from recap.config import resolve_settings, settings_from_dict
+from recap.methods.registry import resolve_settings, settings_from_dict
 
 DATASETS = ["Brain", "Histopathology", "AVeryLongDataSetName"]
 SHOTS = [0, 2, 4, 8, 16]

@@ -7,9 +7,9 @@ import recap
 from recap.data import draw_support
 from recap.data.supports import write_support
 from recap.lock import alone
+from recap.methods.training import Workers
 from recap.scoring.bundle import read_card
 from recap.training import epochs, fewshot
-from recap.training.devices import Workers
 
 
 def files(bundle):

@@ -9,7 +9,7 @@ from recap.benchmark.cells import plan_cells, read_results
 from recap.benchmark.engine_ray import run_on_ray
 from recap.benchmark.engines import DIED
 from recap.benchmark.runner import run_cells
-from recap.config import resolve_settings
+from recap.methods.registry import resolve_settings
 from scored_folders import read_table
 from stub_jobs import Desk, stub_jobs
 

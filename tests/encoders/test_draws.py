@@ -1,11 +1,11 @@
 import pytest
 import torch
 import transformers
+from recap.methods.recap.build import new_model
 
-from recap.config import resolve_settings
 from recap.encoders.draws import own_draws, seed_draws
 from recap.encoders.load import load_encoder
-from recap.methods.recap.build import new_model
+from recap.methods.registry import resolve_settings
 
 
 def test_draws_are_ones_own():

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from recap.benchmark.timed import TIMED, can_run, timed_model
-from recap.config import resolve_settings
+from recap.benchmark.timed import can_run, timed_model
 from recap.encoders.load import load_encoder
+from recap.methods.registry import METHODS, resolve_settings
 
 
 @pytest.fixture(scope="module")
@@ -14,7 +14,7 @@ def settings(tiny_clip_folder):
 
 
 @pytest.mark.parametrize("shots", [0, 2])
-@pytest.mark.parametrize("method", TIMED)
+@pytest.mark.parametrize("method", METHODS)
 def test_every_method_can_be_timed(method, shots, settings):
     if not can_run(method, shots):
         assert method in ("normal_only", "nearest", "patchcore", "anomalydino")

@@ -19,7 +19,7 @@ from recap.runtime.torch import TorchRuntime
 from recap.scoring.arrays import Arrays
 from recap.scoring.calibration import calibrate_scores
 from recap.scoring.detector import Detector
-from recap.training.zeroshot import fit_zero_shot
+from recap.scoring.fit import fit_sources
 from recap.types import FloatArray
 
 pytestmark = pytest.mark.slow
@@ -42,7 +42,7 @@ def detector_of(kind: str, phantoms: list[Domain], settings: Callable[..., Setti
     """Two kinds of conditioning come with other kinds; the rest are gated."""
     if kind == "zero-shot, tokens":
         model = {"conditioning": "tokens", "zero_shot_score": "class_tokens"}
-        return fit_zero_shot(phantoms[:1], settings(model=model))
+        return fit_sources(phantoms[:1], settings(model=model))
     if kind in ("masks", "labels"):
         detector = fit_on(phantoms[0], settings("recap"), masks=kind == "masks")
         assert detector.model.branches == (1 if kind == "masks" else 2)

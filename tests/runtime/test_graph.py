@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from recap.errors import BundleError
-from recap.methods.recap.scorer import Output, Scorer
+from recap.methods.base import Output, Scorer
 from recap.runtime.graph import output_names, trace, with_plain_flags
 from recap.runtime.quiet import quiet
 

@@ -3,6 +3,7 @@ import json
 import numpy as np
 import pytest
 import torch
+from recap.scoring.memory_origin import NOT_KEPT, origin_of, patch_centre
 
 import recap
 from recap.data.augment import COPIES, augment, original_position
@@ -10,7 +11,6 @@ from recap.errors import BundleError, InputError, RecapError
 from recap.methods.recap import memory as memory_module
 from recap.methods.recap.memory import nearest_rows
 from recap.scoring.explain import NO_MEMORY, explain
-from recap.scoring.memory_origin import NOT_KEPT, origin_of, patch_centre
 
 KINDS = [
     "few-shot",
@@ -263,7 +263,7 @@ def test_a_place_outside_is_an_error(xy, plain, pictures):
 
 
 def test_other_methods_cannot_be_explained(plain, pictures):
-    from recap.methods.recap.scorer import Scorer
+    from recap.methods.base import Scorer
 
     class Other(Scorer):
         pass

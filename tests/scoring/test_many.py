@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image as PillowImage
 
-from recap.config import resolve_settings
+from recap.methods.registry import resolve_settings
 from recap.runtime.loading import load_many
 from recap.scoring.detector import Detector
 from recap.scoring.many import encoder_key, score_many

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from quick_encoder import encoder_read_once  # noqa: F401
-from recap.config import Settings, resolve_settings
+from recap.config import Settings
 from recap.data import write_phantoms
 from recap.data.benchmark import Domain
+from recap.methods.registry import resolve_settings
 
 MakeSettings = Callable[..., Settings]
 

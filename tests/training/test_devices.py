@@ -2,8 +2,8 @@ import pytest
 import torch
 
 from recap.errors import SettingsError
-from recap.training.checkpoint import Checkpoint, Place
-from recap.training.devices import choose_device, is_main_process, process_count
+from recap.methods.checkpoint import Checkpoint, Place
+from recap.methods.training import choose_device, is_main_process, process_count
 
 
 def test_auto_is_the_cpu_without_cuda(monkeypatch):

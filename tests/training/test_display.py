@@ -1,11 +1,11 @@
 import numpy as np
 import pytest
 import torch
+from recap.training.display import FULL_AT, SHOWN_FROM
 
 import recap
 from recap.scoring.detector import as_image
 from recap.training import display
-from recap.training.display import FULL_AT, SHOWN_FROM
 
 
 def test_the_scale_is_what_normal_images_reach_without_themselves(arrays, tiny_settings):

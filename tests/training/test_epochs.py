@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from recap.errors import TrainingError
+from recap.methods.checkpoint import Checkpoint
+from recap.methods.training import in_batches, train_epochs
 from recap.training import epochs
-from recap.training.checkpoint import Checkpoint
-from recap.training.epochs import in_batches, train_epochs
 
 
 class Slope(torch.nn.Module):

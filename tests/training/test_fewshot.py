@@ -5,11 +5,11 @@ import pytest
 import torch
 
 import recap
+from recap.data.support import gather_support
 from recap.encoders.vit import Encoder
 from recap.errors import InputError, SettingsError, TrainingError
+from recap.scoring.fit import fingerprint
 from recap.training import fewshot, head, objective
-from recap.training.assemble import fingerprint
-from recap.training.support import gather_support
 
 
 def test_same_seed_is_the_same_bytes(arrays, tiny_settings, bytes_of):
@@ -253,7 +253,7 @@ def test_what_is_kept_of_tokens_is_no_part_of_the_fingerprint(tiny_encoder, tiny
 def test_augmented_fit_sees_eleven_copies(arrays, tiny_settings, count_calls):
     encoded = count_calls(recap.methods.recap.head.ReCAP, "prefix")
     settings = tiny_settings(training={"augment": True, "epochs": 1, "batch_size": 55})
-    fewshot.fit_few_shot(gather_support(**arrays), settings)
+    fewshot.fit_support(gather_support(**arrays), settings)
     assert len(encoded) == 11 * 5 + 1  # and one to learn the shape of the tokens
 
 

@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 import torch
+from recap.methods.recap.join import join_heads
 
 import recap
 from recap.errors import SettingsError
 from recap.methods.recap.head import ReCAP
-from recap.methods.recap.join import join_heads
 from recap.scoring.explain import explain
 
 

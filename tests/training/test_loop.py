@@ -4,8 +4,8 @@ import pytest
 import torch
 
 import recap
+from recap.methods.training import TrainingSet, epoch_order
 from recap.training import loop
-from recap.training.loop import TrainingSet, epoch_order
 
 
 def training_set(sizes, teaching=None):

@@ -5,13 +5,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from recap.training.head import originals
 
 import recap
-from recap.config import resolve_settings
 from recap.methods.recap.head import ReCAP
+from recap.methods.registry import resolve_settings
 from recap.scoring.explain import explain
 from recap.training import epochs, head, normal_only, prefix_store
-from recap.training.head import originals
 
 
 @pytest.fixture

@@ -5,14 +5,14 @@ import os
 import numpy as np
 import pytest
 import torch
+from recap.training.head import frozen_tokens
 
 from recap.encoders.load import load_encoder
 from recap.errors import TrainingError
+from recap.methods.features import FeatureStore
 from recap.methods.recap.head import ReCAP
 from recap.progress import silent
 from recap.training import prefix_store
-from recap.training.head import frozen_tokens
-from recap.training.prefix_store import PrefixStore
 
 COUNT = 5
 
@@ -32,7 +32,7 @@ def pixels():
 @pytest.fixture
 def make(model, pixels):
     def make_store(folder=None, limit=1e9, fill=True):
-        store = PrefixStore(model, pixels.__getitem__, COUNT, limit_bytes=limit, folder=folder)
+        store = FeatureStore(model, pixels.__getitem__, COUNT, limit_bytes=limit, folder=folder)
         if fill:
             store.fill(silent)
         return store

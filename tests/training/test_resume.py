@@ -9,13 +9,12 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 import recap
+from recap.data.support import gather_support
 from recap.errors import InputError, TrainingError
 from recap.methods.recap.head import ReCAP
+from recap.methods.training import Workers
+from recap.scoring.fit import fit_sources, fit_support
 from recap.training import epochs, prefix_store
-from recap.training.devices import Workers
-from recap.training.fewshot import fit_few_shot
-from recap.training.support import gather_support
-from recap.training.zeroshot import fit_zero_shot
 
 
 def killer(at_stage, at):
@@ -94,9 +93,9 @@ def test_killed_twice_and_in_the_last_epoch(arrays, tiny_settings, bytes_of, tmp
 def test_a_finished_fit_is_not_repeated(arrays, tiny_settings, bytes_of, tmp_path, count_calls):
     settings, work = tiny_settings(), tmp_path / "work"
     support = gather_support(**arrays)
-    first = bytes_of(fit_few_shot(support, settings, work_dir=work))
+    first = bytes_of(fit_support(support, settings, work_dir=work))
     steps = count_calls(Workers, "backward")
-    assert bytes_of(fit_few_shot(support, settings, work_dir=work)) == first
+    assert bytes_of(fit_support(support, settings, work_dir=work)) == first
     assert steps == []
     assert bytes_of(recap.fit(**arrays, settings=settings, work_dir=work)) == first
     assert not work.exists()  # the call that gives the detector away leaves nothing behind
@@ -114,12 +113,12 @@ def test_a_folder_with_other_files_is_not_taken_for_unfinished_work(
 @pytest.mark.usefixtures("careful")
 def test_zero_shot_goes_on_as_well(phantoms, tiny_settings, bytes_of, tmp_path, count_calls):
     settings, work = tiny_settings(training={"epochs": 3}), tmp_path / "work"
-    whole = bytes_of(fit_zero_shot(phantoms[:2], settings))
+    whole = bytes_of(fit_sources(phantoms[:2], settings))
     for stage, at in (("encode", 5), ("train", 2)):
         with pytest.raises(KeyboardInterrupt):
-            fit_zero_shot(phantoms[:2], settings, work_dir=work, progress=killer(stage, at))
+            fit_sources(phantoms[:2], settings, work_dir=work, progress=killer(stage, at))
     steps = count_calls(Workers, "backward")
-    assert bytes_of(fit_zero_shot(phantoms[:2], settings, work_dir=work)) == whole
+    assert bytes_of(fit_sources(phantoms[:2], settings, work_dir=work)) == whole
     assert len(steps) == 2
 
 

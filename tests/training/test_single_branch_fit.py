@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 import torch
+from recap.methods.recap.appearance import appearance, appearance_evidence, solve_appearance
 
 import recap
-from recap.methods.recap.appearance import appearance, appearance_evidence, solve_appearance
 
 
 def fit(arrays, settings, masks):

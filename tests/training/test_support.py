@@ -3,19 +3,19 @@ import hashlib
 import numpy as np
 import pytest
 from PIL import Image as PillowImage
+from recap.training.zeroshot import source_masks
 
 import recap
 from recap.config import ReadingSettings
 from recap.data import folder_samples
-from recap.errors import InputError, SettingsError
-from recap.training.support import (
+from recap.data.support import (
     gather_support,
     load_support,
     spread_over,
     stack_support,
     supervised_maps,
 )
-from recap.training.zeroshot import source_masks
+from recap.errors import InputError, SettingsError
 from recap.types import Sample
 
 

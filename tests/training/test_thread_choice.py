@@ -9,10 +9,10 @@ import torch
 
 import recap
 from recap.encoders.load import load_encoder
+from recap.methods.features import prefixes
 from recap.methods.recap.head import ReCAP
+from recap.methods.thread_choice import fastest, training_threads
 from recap.training import thread_choice
-from recap.training.prefix_store import prefixes
-from recap.training.thread_choice import fastest, training_threads
 
 
 @pytest.fixture

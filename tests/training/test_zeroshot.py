@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image as PillowImage
+from recap.methods.recap.class_tokens import class_vectors, solve_sources
 
 import recap
 from recap.config import ReadingSettings
@@ -14,11 +15,10 @@ from recap.data import write_phantoms
 from recap.data.benchmark import find_domains
 from recap.errors import InputError, SettingsError
 from recap.methods.images import source_images
-from recap.methods.recap.class_tokens import class_vectors, solve_sources
+from recap.methods.training import TrainingSet
 from recap.scoring.explain import explain
+from recap.scoring.fit import fit_sources, leave_one_out, source_masks
 from recap.training import loop, zeroshot
-from recap.training.loop import TrainingSet
-from recap.training.zeroshot import fit_zero_shot, leave_one_out, source_masks
 
 
 @pytest.fixture
@@ -56,22 +56,22 @@ def test_leave_one_out_reads_neither_the_target_nor_any_test_image(phantoms, tin
     sources = leave_one_out(find_domains(phantoms[0].root.parent), "Brain")
     assert [domain.name for domain in sources] == ["Liver", "Chest"]
     opened.clear()
-    detector = fit_zero_shot(sources, tiny_settings())
+    detector = fit_sources(sources, tiny_settings())
     assert files_read(opened, phantoms) == pool_files(phantoms[1:])
     assert {record["domain"] for record in detector.card.support} == {"Liver", "Chest"}
 
 
 def test_mvfa_protocol_reads_the_test_split_and_says_so(phantoms, tiny_settings, opened):
     settings = tiny_settings(training={"source_split": "test"})
-    detector = fit_zero_shot(phantoms[1:], settings)
+    detector = fit_sources(phantoms[1:], settings)
     assert files_read(opened, phantoms) == pool_files(phantoms[1:], "test")
     assert "test splits of the other domains" in detector.card.statement
-    pools = fit_zero_shot(phantoms[1:], tiny_settings())
+    pools = fit_sources(phantoms[1:], tiny_settings())
     assert "test splits" not in pools.card.statement
 
 
 def test_zero_shot_detector_has_no_memory(phantoms, tiny_settings):
-    detector = fit_zero_shot(phantoms[:2], tiny_settings())
+    detector = fit_sources(phantoms[:2], tiny_settings())
     assert detector.card.mode == "zero-shot"
     assert "no memory" in detector.card.statement
     assert detector.model.memory is None
@@ -83,7 +83,7 @@ def test_zero_shot_detector_has_no_memory(phantoms, tiny_settings):
 
 def test_same_seed_same_bytes_other_seed_others(phantoms, tiny_settings, bytes_of):
     one, two, other = (
-        bytes_of(fit_zero_shot(phantoms[:2], tiny_settings(seed=s))) for s in (1, 1, 2)
+        bytes_of(fit_sources(phantoms[:2], tiny_settings(seed=s))) for s in (1, 1, 2)
     )
     assert one == two
     assert one["head.safetensors"] != other["head.safetensors"]
@@ -95,14 +95,14 @@ def test_training_lowers_the_loss(preset, phantoms, tiny_settings):
     for epochs in (1, 10):
         training = {"epochs": epochs, "batch_size": 4, "learning_rate": 5e-3}
         settings = tiny_settings(preset, training=training, model={"logit_scale": 10})
-        losses.append(fit_zero_shot(phantoms[:2], settings).card.losses["loss"])
+        losses.append(fit_sources(phantoms[:2], settings).card.losses["loss"])
     assert losses[1] < 0.9 * losses[0]
 
 
 @pytest.mark.parametrize("balanced", [False, True])
 def test_balanced_sources_change_the_order(balanced, phantoms, tiny_settings, count_calls):
     trained, orders = count_calls(zeroshot, "train"), count_calls(loop, "epoch_order")
-    fit_zero_shot(phantoms, tiny_settings(training={"balance_sources": balanced}))
+    fit_sources(phantoms, tiny_settings(training={"balance_sources": balanced}))
     data = trained[0][1]
     assert data.domain.tolist() == [0] * 4 + [2] * 4 + [1] * 4  # names are numbered by alphabet
     assert orders
@@ -118,7 +118,7 @@ def test_the_optimiser_is_the_published_one(phantoms, arrays, tiny_settings, mon
             made.append(self)
 
     monkeypatch.setattr(loop, "Adam", Recorded)
-    fit_zero_shot(phantoms, tiny_settings(training={"learning_rate": None}))
+    fit_sources(phantoms, tiny_settings(training={"learning_rate": None}))
     recap.fit(**arrays, settings=tiny_settings(training={"learning_rate": None}))
     kept = ("lr", "betas", "weight_decay", "amsgrad")
     assert [tuple(one.defaults[key] for key in kept) for one in made] == [
@@ -129,7 +129,7 @@ def test_the_optimiser_is_the_published_one(phantoms, arrays, tiny_settings, mon
 
 def test_only_domains_with_masks_supervise_maps(phantoms, tiny_settings, count_calls):
     trained = count_calls(zeroshot, "train")
-    fit_zero_shot(phantoms, tiny_settings())
+    fit_sources(phantoms, tiny_settings())
     data = trained[0][1]
     assert data.has_mask.tolist() == [True] * 8 + [False] * 4
     assert data.masks.flatten(1).any(dim=1).tolist() == (
@@ -144,21 +144,21 @@ def test_an_abnormal_image_without_a_mask_is_not_taken_for_healthy(
     samples[2] = replace(samples[2], mask=None)
     monkeypatch.setattr(zeroshot, "source_samples", lambda sources, split: samples)
     trained = count_calls(zeroshot, "train")
-    fit_zero_shot(phantoms[:1], tiny_settings())
+    fit_sources(phantoms[:1], tiny_settings())
     expected = [True, True, False, True]
     assert trained[0][1].has_mask.tolist() == expected
     assert source_images(samples, 70, ReadingSettings()).has_mask.tolist() == expected
 
 
 def test_without_any_mask_the_map_is_not_supervised(phantoms, tiny_settings):
-    assert fit_zero_shot(phantoms[2:], tiny_settings()).card.losses["segmentation"] == 0
+    assert fit_sources(phantoms[2:], tiny_settings()).card.losses["segmentation"] == 0
 
 
 def test_without_any_mask_the_branch_that_labels_taught_draws_the_map(
     phantoms, tiny_settings, tmp_path
 ):
     settings = tiny_settings(model={"branches": "taught"})
-    detector = fit_zero_shot(phantoms[2:], settings)
+    detector = fit_sources(phantoms[2:], settings)
     assert detector.model.single == detector.card.taught_by == "labels"
     assert detector.model.branches == 1
     assert "no memory" in detector.card.statement
@@ -168,13 +168,13 @@ def test_without_any_mask_the_branch_that_labels_taught_draws_the_map(
     assert one.score == two.score
     assert np.array_equal(one.map, two.map)
     # With masks among the sources there are two branches, as published, if prototypes score.
-    assert fit_zero_shot(phantoms, settings).model.single is None
+    assert fit_sources(phantoms, settings).model.single is None
 
 
 def test_source_means_are_the_class_means_of_all_patches(phantoms, tiny_settings, monkeypatch):
     monkeypatch.setattr(zeroshot, "train", lambda *args: {})
     settings = tiny_settings(model={"prototype_init": "source_means"})
-    detector = fit_zero_shot(phantoms[:2], settings)
+    detector = fit_sources(phantoms[:2], settings)
     model = detector.model
     samples = [sample for domain in phantoms[:2] for sample in domain.pool()]
     with torch.no_grad():
@@ -196,7 +196,7 @@ def test_source_means_are_the_class_means_of_all_patches(phantoms, tiny_settings
 
 def test_random_start_is_a_unit_vector_of_the_seed(phantoms, tiny_settings, monkeypatch):
     monkeypatch.setattr(zeroshot, "train", lambda *args: {})
-    fits = [fit_zero_shot(phantoms[:1], tiny_settings(seed=s)).model for s in (1, 1, 2)]
+    fits = [fit_sources(phantoms[:1], tiny_settings(seed=s)).model for s in (1, 1, 2)]
     bases = [model.base_prototypes() for model in fits]
     assert torch.allclose(bases[0].norm(dim=-1), torch.ones(4, 2, 2), atol=1e-6)
     assert torch.equal(bases[0], bases[1])
@@ -218,7 +218,7 @@ def test_sources_need_both_classes(tmp_path, tiny_settings):
     for file in (domain.root / "valid" / "Ungood" / "img").iterdir():
         file.unlink()
     with pytest.raises(InputError, match="no abnormal images"):
-        fit_zero_shot([domain], tiny_settings())
+        fit_sources([domain], tiny_settings())
 
 
 def test_a_mask_of_another_size_is_an_error(tmp_path, tiny_settings):
@@ -226,7 +226,7 @@ def test_a_mask_of_another_size_is_an_error(tmp_path, tiny_settings):
     mask = next((domain.root / "valid" / "Ungood" / "anomaly_mask").iterdir())
     PillowImage.new("L", (70, 35)).save(mask)
     with pytest.raises(InputError, match=f"{mask.name}.*70×35.*70×70"):
-        fit_zero_shot([domain], tiny_settings())
+        fit_sources([domain], tiny_settings())
 
 
 def test_a_lesion_whose_mask_marks_nothing_is_not_taught_as_healthy(tmp_path, tiny_settings):
@@ -243,9 +243,7 @@ def test_a_lesion_whose_mask_marks_nothing_is_not_taught_as_healthy(tmp_path, ti
 
 def test_class_tokens_score_and_prototypes_draw(phantoms, tiny_settings, tmp_path):
     fits = [
-        fit_zero_shot(
-            phantoms[:2], tiny_settings(seed=s, model={"zero_shot_score": "class_tokens"})
-        )
+        fit_sources(phantoms[:2], tiny_settings(seed=s, model={"zero_shot_score": "class_tokens"}))
         for s in (1, 2)
     ]
     samples = [sample for domain in phantoms[:2] for sample in domain.pool()]
@@ -283,17 +281,17 @@ def test_where_class_tokens_score_masks_alone_teach(phantoms, tiny_settings, mon
         return batch(data, indices, device)
 
     monkeypatch.setattr(TrainingSet, "batch", watched)
-    detector = fit_zero_shot(phantoms, tiny_settings(model=head))
+    detector = fit_sources(phantoms, tiny_settings(model=head))
     assert detector.model.single == detector.card.taught_by == "masks"
     assert "masks of other domains" in detector.card.statement
     with_masks = sum(len(domain.pool()) for domain in phantoms[:2])
     assert set(seen) == set(range(with_masks))
     # What the score is made of is of all domains.
-    others = fit_zero_shot(phantoms[:2], tiny_settings(model=head)).model.class_direction
+    others = fit_sources(phantoms[:2], tiny_settings(model=head)).model.class_direction
     assert not torch.allclose(detector.model.class_direction, others)
 
 
 def test_writing_back_has_no_frozen_class_tokens(phantoms, tiny_settings):
     head = {"zero_shot_score": "class_tokens", "write_back": True}
     with pytest.raises(SettingsError, match="needs side adapters"):
-        fit_zero_shot(phantoms[:2], tiny_settings(model=head))
+        fit_sources(phantoms[:2], tiny_settings(model=head))

@@ -117,4 +117,4 @@ def encoder_key(encoder: "Encoder") -> tuple[Hashable, ...]:
     """
     weights = f"random {id(encoder)}" if encoder.checksum == RANDOM else encoder.checksum
     how = (encoder.input_px, encoder.layers, encoder.interpolate)
-    return (weights, *how, *sorted(seen_through(encoder).items()))
+    return (weights, *how, repr(sorted(seen_through(encoder).items())))

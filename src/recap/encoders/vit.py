@@ -179,14 +179,15 @@ class Encoder(nn.Module):
 
     def hidden(self, pixels: Tensor, layers: tuple[int, ...]) -> Tensor:
         """All tokens after some blocks (counted from 1, ascending): (B, L, T, width)."""
-
-        def compute(images: Tensor) -> Tensor:
-            return torch.stack(list(self._after(images, layers)), dim=1)
-
         keeper = shared_here() or (self.memo if self.checksum != RANDOM else None)
         if keeper is None:
-            return compute(pixels)
-        return keeper.hidden((*encoder_key(self), layers), pixels, compute)
+            return self.compute(pixels, layers)
+        key = (*encoder_key(self), layers)
+        return keeper.hidden(key, pixels, lambda images: self.compute(images, layers))
+
+    def compute(self, pixels: Tensor, layers: tuple[int, ...]) -> Tensor:
+        """The same, always computed: for images that never come again."""
+        return torch.stack(list(self._after(pixels, layers)), dim=1)
 
     def _after(self, pixels: Tensor, layers: tuple[int, ...]) -> Iterator[Tensor]:
         """Tokens after one block after the other."""

@@ -17,8 +17,8 @@ from torch import Tensor
 from recap.atomic import write_atomic
 from recap.encoders.vit import Encoder
 from recap.errors import TrainingError
-from recap.progress import Progress
 from recap.pipeline import side_by_side
+from recap.progress import Progress
 
 ENCODE_AT_ONCE = 8
 """Images between two marks of progress: at most these are encoded again after a kill."""

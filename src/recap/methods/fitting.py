@@ -54,7 +54,11 @@ class Job:
         return open_checkpoint(self.work_dir and self.work_dir / part, self.fingerprint)
 
     def encoded(
-        self, model: Encodes, images: LabelledImages, limit_bytes: float = CACHE_BYTES
+        self,
+        model: Encodes,
+        images: LabelledImages,
+        limit_bytes: float = CACHE_BYTES,
+        remedy: str = "or choose another disk: unfinished work lies where --out is",
     ) -> FeatureStore:
         """`model.encode(pixels)` of all images; indexed by lists of positions.
 
@@ -66,8 +70,7 @@ class Job:
             len(images),
             limit_bytes=limit_bytes,
             folder=self.work_dir,
-            remedy="Free some space, or choose another disk: unfinished work lies where --out is. "
-            "recap's own methods do without the file by --set training.cache_gb=0 (slower).",
+            remedy=f"Free some space, {remedy}.",
         )
         store.fill(self.progress)
         return store

@@ -151,6 +151,8 @@ def _fresh(model: MediCLIP, images: LabelledImages, job: Job) -> tuple[Batch, in
         pairs = [draw_variant(images, normal[index], generator) for index in indices]
         pixels, masks = (torch.stack(part) for part in zip(*pairs, strict=True))
         # Never seen again, so never kept: not `taps`.
-        return model.encoder.compute_taps(pixels.to(model.device))[:, -LAYERS:], masks
+        layers = model.encoder.layers[-LAYERS:]
+        tokens = model.encoder.compute(pixels.to(model.device), layers)
+        return model.encoder.patches(tokens).contiguous(), masks
 
     return batch, len(normal)

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 import torch
 
-from recap.config import resolve_settings
 from recap.encoders.vit import Encoder
 from recap.methods.recap.head import ReCAP, Teacher
 from recap.methods.recap.prototypes import PrototypePair
+from recap.methods.registry import resolve_settings
 
 MakeModel = Callable[..., ReCAP]
 

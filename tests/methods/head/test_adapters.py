@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import slow_model
 import torch
+from recap.methods.recap.tokens import DET, SEG
 from torch import Tensor
 
 from recap.methods.recap.adapters import Adapter, write_back
 from recap.methods.recap.head import ReCAP
-from recap.methods.recap.tokens import DET, SEG
 
 MakeModel = Callable[..., ReCAP]
 

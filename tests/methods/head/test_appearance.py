@@ -7,7 +7,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
 from recap.methods.recap.appearance import (
     PENALTY,
     STEEPNESS,

@@ -6,10 +6,10 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
+from recap.methods.recap.class_tokens import FLOOR, class_evidence, class_vectors, solve_sources
 from torch import Tensor
 
 from recap.encoders.vit import Encoder
-from recap.methods.recap.class_tokens import FLOOR, class_evidence, class_vectors, solve_sources
 from recap.methods.recap.head import ReCAP
 
 MakeModel = Callable[..., ReCAP]

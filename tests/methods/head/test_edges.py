@@ -6,8 +6,16 @@ import slow_model
 import torch
 from torch import Tensor
 
-from recap.methods.recap.edges import CELL_PX, PENALTY, Edges, cell_count, find_edges, finish_map
-from recap.methods.recap.maps import cell_means, upsample
+from recap.methods.recap.maps import (
+    CELL_PX,
+    PENALTY,
+    Edges,
+    cell_count,
+    cell_means,
+    find_edges,
+    finish_map,
+    upsample,
+)
 from recap.scoring.regions import find_regions
 
 REACH_PX = 10.0

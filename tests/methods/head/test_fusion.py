@@ -7,7 +7,7 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from recap.methods.recap.fusion import (
+from recap.methods.base import (
     fuse_branches,
     fuse_layers,
     image_score,

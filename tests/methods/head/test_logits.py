@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from recap.methods.recap.head import ReCAP
-from recap.methods.recap.logits import _Cosine, class_logits, margin, probability
+from recap.methods.recap.prototypes import _Cosine, class_logits, margin, probability
 
 MakeModel = Callable[..., ReCAP]
 

@@ -11,10 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from recap.config import Upsample, resolve_settings
 from recap.encoders.vit import Encoder
 from recap.methods.recap.head import ReCAP
 from recap.methods.recap.maps import interpolation_matrix, upsample
+from recap.methods.recap.settings import Upsample
+from recap.methods.registry import resolve_settings
 
 MODES: tuple[Upsample, ...] = ("centres", "corners")
 

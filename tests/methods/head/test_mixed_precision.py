@@ -5,11 +5,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from recap.methods.recap.logits import class_logits
-from recap.methods.recap.losses import segmentation_loss
+from recap.methods.recap.losses import distance_to_others, segmentation_loss
 from recap.methods.recap.maps import upsample
-from recap.methods.recap.prototypes import PrototypePair
-from recap.training.objective import distance_to_others
+from recap.methods.recap.prototypes import PrototypePair, class_logits
 
 
 def test_cosine_backward_under_autocast():

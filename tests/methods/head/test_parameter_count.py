@@ -4,10 +4,11 @@ import pytest
 import torch
 import transformers
 
-from recap.config import Conditioning, resolve_settings
 from recap.encoders.registry import ENCODERS
 from recap.encoders.vit import Encoder
 from recap.methods.recap.head import ReCAP
+from recap.methods.recap.settings import Conditioning
+from recap.methods.registry import resolve_settings
 
 WIDTH, C = 1024, 768
 PAIRS = 8  # four layers, two branches

@@ -9,9 +9,9 @@ import slow_model
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from recap.methods.recap.tokens import DET, SEG
 from torch import Tensor
 
-from recap.config import Conditioning
 from recap.methods.recap.head import ReCAP
 from recap.methods.recap.prototypes import (
     PrototypePair,
@@ -21,7 +21,7 @@ from recap.methods.recap.prototypes import (
     random_prototypes,
     recentre,
 )
-from recap.methods.recap.tokens import DET, SEG
+from recap.methods.recap.settings import Conditioning
 
 MakeModel = Callable[..., ReCAP]
 CONDITIONINGS = get_args(Conditioning)

@@ -9,17 +9,17 @@ import pytest
 import slow_model
 import torch
 import transformers
+from recap.methods.recap.build import build_model
+from recap.methods.recap.tokens import DET, SEG, Tokens
 from torch import Tensor
 
-from recap.config import resolve_settings
 from recap.encoders.vit import Encoder
-from recap.methods.recap.build import build_model
+from recap.methods.base import Output
 from recap.methods.recap.head import ReCAP
+from recap.methods.recap.losses import Batch, Objective
 from recap.methods.recap.maps import interpolation_matrix
 from recap.methods.recap.memory import build_memory
-from recap.methods.recap.scorer import Output
-from recap.methods.recap.tokens import DET, SEG, Tokens
-from recap.training.objective import Batch, Objective
+from recap.methods.registry import resolve_settings
 
 MakeModel = Callable[..., ReCAP]
 BATCH_TOLERANCE = 1e-6

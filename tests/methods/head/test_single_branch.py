@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 import slow_model
 import torch
+from recap.methods.recap.appearance import appearance, solve_appearance
+from recap.methods.recap.tokens import DET, SEG, Tokens
 from scipy.ndimage import gaussian_filter
 from torch import Tensor
 
 from recap.errors import SettingsError
-from recap.methods.recap.appearance import appearance, solve_appearance
 from recap.methods.recap.head import ReCAP
+from recap.methods.recap.losses import Batch, Objective
 from recap.methods.recap.maps import upsample
-from recap.methods.recap.tokens import DET, SEG, Tokens
-from recap.training.objective import Batch, Objective
 
 MakeModel = Callable[..., ReCAP]
 HEAD = {"map_logit_scale": 7.0, "map_blur_px": 4.0, "map_top_k": 0.2, "appearance_weight": 0.25}

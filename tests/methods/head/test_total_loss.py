@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 import slow_model
 import torch
+from recap.methods.recap.tokens import DET, SEG
 from torch import Tensor
 
 from recap.methods.recap.head import ReCAP
-from recap.methods.recap.tokens import DET, SEG
-from recap.training.objective import Batch, LossTerms, Objective, distance_to_others
+from recap.methods.recap.losses import Batch, LossTerms, Objective, distance_to_others
 
 MakeModel = Callable[..., ReCAP]
 LOSS = {"training": {"separation_margin": -0.5, "separation_weight": 0.7}}

@@ -40,6 +40,7 @@ SHOWN_FROM, FULL_AT = 0.90, 2.0
 """A value is drawn from the 90th percentile of what normal pixels reach, at full strength from
 twice that."""
 HIGHEST_LOW = 0.99
+WITHOUT_FILE = "or do without the file by --set training.cache_gb=0 (slower)"
 GUESS = 0.65
 """Detection losses from here on are those of a head that answers the same to every image: ln 2."""
 NOT_LEARNED = (
@@ -102,7 +103,7 @@ def _teach_all(
     everything, on_lesions = list(range(len(shown))), list[int]()
     if any(lesson.images == "lesions" for lesson in row.lessons):
         shown, on_lesions = with_lesions(shown, model.settings.seed)
-    store = job.encoded(model, shown, training.cache_gb * 1e9)
+    store = job.encoded(model, shown, training.cache_gb * 1e9, WITHOUT_FILE)
     losses: dict[str, float] = {}
     for lesson in row.lessons:
         taught, chosen = shown, everything
@@ -249,7 +250,8 @@ def _look(
     """
     count = int((~images.abnormal).sum())
     kept = {*spread_over(count, LEFT_OUT_IMAGES), *spread_over(count, MOST_IMAGES)}
-    whole = found if isinstance(found := model.find_source("appearance"), WholeImage) else None
+    source = model.find_source("appearance")
+    whole = source if isinstance(source, WholeImage) else None
     copies = COPIES if model.settings.training.augment else 1
     tokens, features, descriptors, appearances = [], {}, [], []
     found = (
