@@ -13,6 +13,7 @@ from fastapi import HTTPException
 
 import recap
 from recap.data.folder import list_images
+from recap.errors import BundleError
 from recap.scoring.calibration import calibrate_scores
 from recap.server.bundles import Bundles
 from recap.server.deidentify import deidentify
@@ -264,3 +265,21 @@ def test_a_bundle_that_is_replaced_while_it_is_served_decides_as_it_says(bundles
     with pytest.raises(HTTPException, match="not served any more"):
         served.refuse_other("brain", recap.load(bundles[1]).card.fingerprint)
     store.close()
+
+
+@pytest.mark.parametrize("name", ["support/000000.png", "notes.txt"])
+def test_a_bundle_gives_no_files_of_the_host(name, make_client, bundles, tmp_path):
+    """A stranger's bundle with a link in it: not served at the start, nor if it comes later."""
+    (tmp_path / "secret").write_text("of the host")
+    planted = shutil.copytree(bundles[0], tmp_path / "planted.recap") / name
+    planted.parent.mkdir(exist_ok=True)
+    client = make_client(bundles=(tmp_path / "planted.recap",))
+    planted.symlink_to(tmp_path / "secret")
+    for address in ("support/0.png", "download.zip"):
+        answer = client.get(f"{API}/bundles/planted/{address}")
+        assert answer.status_code in (404, 422)
+        assert b"of the host" not in answer.content
+    assert client.get(f"{API}/bundles/planted/download.zip").status_code == 422
+    client.__exit__(None, None, None)
+    with pytest.raises(BundleError, match="is a link"):
+        make_client(bundles=(tmp_path / "planted.recap",), data=tmp_path / "other")

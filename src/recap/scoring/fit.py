@@ -216,22 +216,24 @@ def _statement(method: Method, mode: Mode) -> str:
 
 
 def _with_estimate(detector: Detector, fitted: Fitted) -> Detector:
-    """The detector with a first calibration, if normal support images could be left out in turn.
+    """Add the range of the domain and a first calibration, if the fit found out about them.
 
-    The memory forgets such an image; what was trained on it cannot. So this is an estimate, marked
-    as one, that `recap calibrate` with other images replaces.
+    Normal support images are left out in turn. The memory forgets such an image; what was trained
+    on it cannot. So this is an estimate, marked as one, that `recap calibrate` with other images
+    replaces. With one normal image there is none, and with one image in all no range.
     """
-    if not fitted.left_out or fitted.descriptors is None:
+    if fitted.descriptors is not None:
+        rows = fitted.descriptors.cpu().numpy()
+        detector = detector.guarded(*domain_range([row[None] for row in rows]))
+    if not fitted.left_out:
         return detector
-    domain, known = domain_range(list(fitted.descriptors.cpu().numpy()))
     calibration = calibrate_scores(
         [float(output.score[0]) for output in fitted.left_out],
         [float(output.map.max()) for output in fitted.left_out],
         source="leave-one-out",
         reading=detector.card.settings.reading,
-        domain=domain,
     )
-    return detector.calibrated(calibration, known)
+    return detector.calibrated(calibration)
 
 
 def fingerprint(mode: Mode, settings: Settings, encoder: Any, support: list[dict[str, Any]]) -> str:

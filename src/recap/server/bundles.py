@@ -13,6 +13,7 @@ from fastapi import HTTPException
 
 from recap.atomic import sync
 from recap.scoring.bundle import Card, read_card
+from recap.scoring.bundle_folder import Bundle
 from recap.server.settings import ServerSettings, served_names
 from recap.server.store import Store, mark
 
@@ -44,9 +45,14 @@ class Bundles:
                 found[row["name"]] = self._store.bundle_folder(row["folder"])
         return found
 
-    def folder(self, name: str) -> Path | None:
-        """A bundle's folder, or None."""
-        return self.folders().get(name)
+    def bundle(self, name: str) -> Bundle | None:
+        """What lies in a bundle, or None if there is none of that name."""
+        folder = self.folders().get(name)
+        return None if folder is None else Bundle(folder)
+
+    def cards(self) -> dict[str, Card]:
+        """What every bundle says about itself, by its name."""
+        return {name: read_card(folder) for name, folder in self.folders().items()}
 
     def first(self) -> str:
         """The bundle that was named first."""
@@ -54,7 +60,7 @@ class Bundles:
 
     def card(self, name: str) -> Card | None:
         """What a bundle says about itself, or None if there is none of that name."""
-        folder = self.folder(name)
+        folder = self.folders().get(name)
         return None if folder is None else read_card(folder)
 
     def refuse_other(self, name: str, fingerprint: str) -> Card:
@@ -81,7 +87,8 @@ class Bundles:
 
     def load_served(self) -> None:
         """Load what was named at the start, so that a damaged bundle shows at once."""
-        for name in self._served:
+        for name, folder in self._served.items():
+            Bundle(folder).files()
             self.detector(name)
 
     def detector(self, name: str) -> "Detector":

@@ -4,16 +4,22 @@ import csv
 import io
 import re
 import zipfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager
+from functools import partial
+from io import BufferedReader
 from pathlib import Path
 from typing import Any
 
 from recap.report.score_page_table import cell_text
+from recap.scoring.bundle_folder import Bundle
 from recap.scoring.decided import columns_of
 from recap.scoring.rows import number_text
 from recap.server.results import MAPS, RESULT, VOLUME, Result
-from recap.types import Decision
+from recap.types import Decision, DomainCheck
 
+Content = bytes | Path | Callable[[], AbstractContextManager[BufferedReader]]
+"""What a zip holds under a name: bytes, a file, or what opens one when its turn comes."""
 _BLOCK = 2**18
 # Those of `recap score` that hold without its folders, in its order.
 _COLUMNS = [
@@ -41,7 +47,7 @@ class _Pipe(io.RawIOBase):
         return taken
 
 
-def zip_files(files: Iterable[tuple[str, Path | bytes]]) -> Iterator[bytes]:
+def zip_files(files: Iterable[tuple[str, Content]]) -> Iterator[bytes]:
     """A zip of files and bytes under the given names, block by block."""
     pipe = _Pipe()
     with zipfile.ZipFile(pipe, "w", zipfile.ZIP_DEFLATED) as archive:
@@ -56,10 +62,9 @@ def zip_files(files: Iterable[tuple[str, Path | bytes]]) -> Iterator[bytes]:
     yield pipe.take()
 
 
-def zip_folder(folder: Path) -> Iterator[bytes]:
-    """A zip of all files in a folder."""
-    found = sorted(path for path in folder.rglob("*") if path.is_file())
-    return zip_files([(path.relative_to(folder).as_posix(), path) for path in found])
+def zip_bundle(bundle: Bundle) -> Iterator[bytes]:
+    """A zip of all files of a bundle."""
+    return zip_files([(name, partial(bundle.open, name)) for name in bundle.files()])
 
 
 def zip_result(result: Result) -> Iterator[bytes]:
@@ -67,7 +72,7 @@ def zip_result(result: Result) -> Iterator[bytes]:
     return zip_files(_files(result, result.read()))
 
 
-def _files(result: Result, content: dict[str, Any]) -> Iterator[tuple[str, Path | bytes]]:
+def _files(result: Result, content: dict[str, Any]) -> Iterator[tuple[str, Content]]:
     yield RESULT, result.folder / RESULT
     yield "scores.csv", scores_csv(content).encode()
     for number, case in enumerate(content["cases"]):
@@ -111,9 +116,12 @@ def _measured(case: dict[str, Any]) -> dict[str, str]:
 
 
 def _decided(case: dict[str, Any]) -> dict[str, str]:
-    if case["decision"] is None:
-        return {"rule": case["undecided"]}
-    return columns_of(Decision(**case["decision"]))
+    decision, domain = case["decision"], case["domain"]
+    return columns_of(
+        None if decision is None else Decision(**decision),
+        None if domain is None else DomainCheck(**domain),
+        case["undecided"],
+    )
 
 
 def file_name(name: str) -> str:
@@ -121,10 +129,10 @@ def file_name(name: str) -> str:
     return re.sub(r"[^A-Za-z0-9._-]+", "_", name).strip("._")[-80:] or "case"
 
 
-def _blocks(content: Path | bytes) -> Iterator[bytes]:
+def _blocks(content: Content) -> Iterator[bytes]:
     if isinstance(content, bytes):
         yield content
         return
-    with content.open("rb") as file:
+    with content.open("rb") if isinstance(content, Path) else content() as file:
         while block := file.read(_BLOCK):
             yield block

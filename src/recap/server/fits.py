@@ -15,6 +15,7 @@ from recap.errors import TrainingError
 from recap.methods.recap.settings import Preset
 from recap.methods.registry import resolve_settings, settings_from_dict
 from recap.progress import Progress
+from recap.scoring.bundle_folder import Bundle
 from recap.server.bundles import Bundles
 from recap.server.jobs import Job
 from recap.server.placing import shown_name, split_suffix
@@ -163,6 +164,7 @@ def run_calibration(
     """Calibrate a detector on a job's files and save it to `out`; `source` is its bundle."""
     from recap.scoring.calibrate import calibrate
 
+    Bundle(source).files()  # all of them go with it: what may not is told of before the work
     upload = folder / "upload"
     abnormals = upload / "abnormals"
     found = calibrate(

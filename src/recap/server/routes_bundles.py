@@ -3,12 +3,11 @@
 from typing import Any
 
 from fastapi import APIRouter, HTTPException, Request, Response
-from fastapi.responses import FileResponse, StreamingResponse
+from fastapi.responses import StreamingResponse
 
-from recap.scoring.bundle import read_card, thumbnail_file
 from recap.server.answers import Accepted, BundleAnswer
 from recap.server.bundles import describe
-from recap.server.download import zip_folder
+from recap.server.download import zip_bundle
 from recap.server.fits import CalibrateOptions, place_support, read_options
 from recap.server.requests import (
     API,
@@ -33,8 +32,8 @@ _NOT_HERE = "There is no such bundle."
 def list_bundles(service: TheService) -> list[BundleAnswer]:
     """Every bundle that files can be scored by."""
     answers = []
-    for name, folder in service.bundles.folders().items():
-        told = describe(name, read_card(folder), service.bundles.is_made_here(name))
+    for name, card in service.bundles.cards().items():
+        told = describe(name, card, service.bundles.is_made_here(name))
         answers.append(BundleAnswer.model_validate(told))
     return answers
 
@@ -42,15 +41,15 @@ def list_bundles(service: TheService) -> list[BundleAnswer]:
 @router.get(
     "/bundles/{bundle}/support/{number}.png",
     responses=PROBLEMS | {200: {"content": {"image/png": {}}}},
-    response_class=FileResponse,
+    response_class=Response,
 )
-def show_support(service: TheService, bundle: BundleName, number: ImageNumber) -> FileResponse:
+def show_support(service: TheService, bundle: BundleName, number: ImageNumber) -> Response:
     """A small picture of a support image, by its number in the bundle's list."""
-    folder = service.bundles.folder(bundle)
-    path = None if folder is None else thumbnail_file(folder, number)
-    if path is None or not path.is_file():
+    found = service.bundles.bundle(bundle)
+    picture = None if found is None else found.thumbnail(number)
+    if picture is None:
         raise HTTPException(404, "The bundle keeps no picture of this support image.")
-    return FileResponse(path, media_type="image/png")
+    return Response(picture, media_type="image/png")
 
 
 @router.get(
@@ -60,10 +59,10 @@ def show_support(service: TheService, bundle: BundleName, number: ImageNumber) -
 )
 def download_bundle(service: TheService, bundle: BundleName) -> StreamingResponse:
     """The bundle's folder; unpacked it can be used anywhere."""
-    folder = service.bundles.folder(bundle)
-    if folder is None:
+    found = service.bundles.bundle(bundle)
+    if found is None:
         raise HTTPException(404, _NOT_HERE)
-    return attached_zip(zip_folder(folder), f"{bundle}.recap.zip")
+    return attached_zip(zip_bundle(found), f"{bundle}.recap.zip")
 
 
 @router.delete("/bundles/{bundle}", status_code=204, responses=PROBLEMS)

@@ -75,7 +75,7 @@ async def fit_bundle(request: Request, service: TheService) -> Accepted:
 def _understand_fit(service: Service, form: Form) -> Wanted:
     options = read_options(form, FitOptions)
     settings = fit_settings(options, service.bundles)
-    if service.bundles.folder(options.name) is not None:
+    if service.bundles.bundle(options.name) is not None:
         raise HTTPException(409, "options.name: a bundle is called so already.")
     told = {
         "name": options.name,

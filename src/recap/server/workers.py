@@ -232,7 +232,7 @@ class Workers:
         return finished
 
     def _detector(self, job: Job) -> Any:
-        if self._bundles.folder(job.bundle) is None:
+        if self._bundles.bundle(job.bundle) is None:
             raise RecapError(f"The bundle '{job.bundle}' is not served any more.")
         return self._bundles.detector(job.bundle)
 
