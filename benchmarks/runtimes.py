@@ -42,7 +42,7 @@ from recap.types import FloatArray
 def main(
     encoder: str = "dinov2-small",
     shots: int = 4,
-    preset: str = DEFAULT_PRESET,
+    preset: str = "recap",
     int8: bool = False,
     threads: int | None = None,
     runs: int = 20,

@@ -16,7 +16,7 @@ from recap.benchmark.table_render import render
 from recap.benchmark.tables import few_shot_table, paper_tables, zero_shot_table
 from recap.errors import InputError
 from recap.methods.dra_backbone import RESNET_18
-from recap.methods.registry import PEERS, resolve_settings
+from recap.methods.registry import METHODS, resolve_settings
 
 IMAGES = [
     {"file": f"{i}.png", "abnormal": i % 2 == 1, "patient": "", "score": float(i)} for i in range(4)
@@ -136,7 +136,7 @@ def test_an_encoder_of_this_machine_is_named_without_its_place():
 
 
 def test_a_method_with_a_backbone_of_its_own_is_said_to_run_on_it():
-    assert PEERS["dra"].backbone == RESNET_18
+    assert METHODS["dra"].backbone == RESNET_18
     for encoder in ({}, {"name": RESNET_18}, {"random_weights": True, "name": "/home/me/tiny"}):
         told = notes(own_table(rows(result(method="dra", encoder=encoder))))
         assert f"encoder {RESNET_18}" in told

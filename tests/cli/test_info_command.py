@@ -4,6 +4,7 @@ import pytest
 
 import recap
 from recap.config import setting_names
+from recap.methods.recap.settings import RecapSettings
 from recap.methods.registry import resolve_settings
 
 
@@ -33,7 +34,7 @@ def test_settings_as_json_are_the_resolved_tree(command):
 
 def test_settings_for_people_name_every_setting(command):
     text = command("info", "--settings").out
-    for name in setting_names():
+    for name in setting_names(RecapSettings):
         assert f"{name.rsplit('.', 1)[-1]}: " in text
 
 

@@ -290,7 +290,8 @@ def test_copies_are_for_support_images(
         return original(images, rotation_deg)
 
     monkeypatch.setattr(dra, "Sampler", sampler)
-    options = {**quick.options, "copies": bool(copies), "epochs": 1, "steps": 1}
+    chosen = {"copies": bool(copies), "epochs": 1, "steps": 1}
+    options = quick.options.model_copy(update=chosen)
     settings = quick.model_copy(update={"options": options})
     if zero_shot:
         fit_sources(phantoms, settings)

@@ -121,9 +121,9 @@ def test_fixed_variants_are_encoded_once_and_fresh_ones_every_time(
     seen = []
     original = Encoder.compute
 
-    def counted(self, pixels):
+    def counted(self, pixels, layers):
         seen.extend(pixel.sum().item() for pixel in pixels)
-        return original(self, pixels)
+        return original(self, pixels, layers)
 
     monkeypatch.setattr(Encoder, "compute", counted)
     monkeypatch.setattr("recap.methods.fitting.scale_of_images", lambda model, images: (0.0, 1.0))

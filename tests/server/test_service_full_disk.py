@@ -183,7 +183,7 @@ def test_a_fit_without_room_is_not_taken_for_a_damaged_one(monkeypatch, tmp_path
         except OSError as error:
             raise TrainingError("work/tokens.f32 needs 8.0 GB for encoded images.") from error
 
-    monkeypatch.setattr("recap.training.fewshot.fit_few_shot", fit_few_shot)
+    monkeypatch.setattr("recap.scoring.fit.fit_support", fit_support)
     settings = resolve_settings().model_dump(mode="json")
     job = SimpleNamespace(options={"settings": settings, "keep_thumbnails": False})
     with pytest.raises(TrainingError, match="needs"):

@@ -37,15 +37,21 @@ class Memory(nn.Module):
     """(2, L): mean and deviation of normal patches' distances to other normal images, where the
     score is against these."""
 
-    def __init__(self, share: float, pool: float, patches: int) -> None:
+    def __init__(
+        self, share: float, pool: float, patches: int, beyond_pool: float | None = None
+    ) -> None:
         super().__init__()
         self.share, self.pool, self.patches = share, pool, patches
-        self.beyond_pool: float | None = None
+        self.beyond_pool = beyond_pool
         """Share of the patches that scores against normal distances are the mean of, if wanted."""
         self._tokens: list[list[Tensor]] = []
         self._left: list[list[Tensor]] | None = None
-        for name in ("rows", "origin", "normal"):
-            self.register_buffer(name, None)
+        self.register_buffer("rows", None)
+        self.register_buffer("origin", None)
+        if beyond_pool is None:
+            self.normal = None
+        else:
+            self.register_buffer("normal", None)
 
     @torch.no_grad()
     def remember(self, tokens: Sequence[Sequence[Tensor]], coreset: int | None) -> None:

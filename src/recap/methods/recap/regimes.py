@@ -252,9 +252,8 @@ def _memory(encoder: Encoder, settings: RecapSettings, pool: float) -> nn.Module
 
 def _beyond_memory(encoder: Encoder, settings: RecapSettings) -> nn.Module:
     head, standardised = settings.model, settings.memory.score == "standardised"
-    memory = Memory(settings.memory.weight, head.top_k, encoder.grid**2)
-    memory.beyond_pool = head.map_top_k if standardised else None
-    return memory
+    beyond = head.map_top_k if standardised else None
+    return Memory(settings.memory.weight, head.top_k, encoder.grid**2, beyond)
 
 
 def _whole_image(encoder: Encoder, settings: RecapSettings) -> nn.Module | None:

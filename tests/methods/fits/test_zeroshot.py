@@ -7,18 +7,19 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image as PillowImage
-from recap.methods.recap.class_tokens import class_vectors, solve_sources
 
 import recap
 from recap.config import ReadingSettings
 from recap.data import write_phantoms
 from recap.data.benchmark import find_domains
 from recap.errors import InputError, SettingsError
-from recap.methods.images import source_images
-from recap.methods.training import TrainingSet
+from recap.methods.images import leave_one_out, source_images, source_masks, square_pixels
+from recap.methods.recap import teach
+from recap.methods.recap.losses import Objective
+from recap.methods.recap.sources import solve_domains
+from recap.scoring import fit as fitting
 from recap.scoring.explain import explain
-from recap.scoring.fit import fit_sources, leave_one_out, source_masks
-from recap.training import loop, zeroshot
+from recap.scoring.fit import fit_sources
 
 
 @pytest.fixture
@@ -99,25 +100,21 @@ def test_training_lowers_the_loss(preset, phantoms, tiny_settings):
     assert losses[1] < 0.9 * losses[0]
 
 
-@pytest.mark.parametrize("balanced", [False, True])
-def test_balanced_sources_change_the_order(balanced, phantoms, tiny_settings, count_calls):
-    trained, orders = count_calls(zeroshot, "train"), count_calls(loop, "epoch_order")
-    fit_sources(phantoms, tiny_settings(training={"balance_sources": balanced}))
-    data = trained[0][1]
-    assert data.domain.tolist() == [0] * 4 + [2] * 4 + [1] * 4  # names are numbered by alphabet
-    assert orders
-    assert all(order[3] is balanced for order in orders)
+def test_domains_are_numbered_by_alphabet(phantoms, tiny_settings, count_calls):
+    trained = count_calls(teach, "train")
+    fit_sources(phantoms, tiny_settings())
+    assert trained[0][2].domain.tolist() == [0] * 4 + [2] * 4 + [1] * 4
 
 
 def test_the_optimiser_is_the_published_one(phantoms, arrays, tiny_settings, monkeypatch):
     made = []
 
-    class Recorded(loop.Adam):
+    class Recorded(teach.Adam):
         def __init__(self, *args, **kwargs):
             super().__init__(*args, **kwargs)
             made.append(self)
 
-    monkeypatch.setattr(loop, "Adam", Recorded)
+    monkeypatch.setattr(teach, "Adam", Recorded)
     fit_sources(phantoms, tiny_settings(training={"learning_rate": None}))
     recap.fit(**arrays, settings=tiny_settings(training={"learning_rate": None}))
     kept = ("lr", "betas", "weight_decay", "amsgrad")
@@ -128,9 +125,9 @@ def test_the_optimiser_is_the_published_one(phantoms, arrays, tiny_settings, mon
 
 
 def test_only_domains_with_masks_supervise_maps(phantoms, tiny_settings, count_calls):
-    trained = count_calls(zeroshot, "train")
+    trained = count_calls(teach, "train")
     fit_sources(phantoms, tiny_settings())
-    data = trained[0][1]
+    data = trained[0][2]
     assert data.has_mask.tolist() == [True] * 8 + [False] * 4
     assert data.masks.flatten(1).any(dim=1).tolist() == (
         [False, False, True, True] * 2 + [False] * 4
@@ -142,11 +139,11 @@ def test_an_abnormal_image_without_a_mask_is_not_taken_for_healthy(
 ):
     samples = phantoms[0].pool()
     samples[2] = replace(samples[2], mask=None)
-    monkeypatch.setattr(zeroshot, "source_samples", lambda sources, split: samples)
-    trained = count_calls(zeroshot, "train")
+    monkeypatch.setattr(fitting, "source_samples", lambda sources, split: samples)
+    trained = count_calls(teach, "train")
     fit_sources(phantoms[:1], tiny_settings())
     expected = [True, True, False, True]
-    assert trained[0][1].has_mask.tolist() == expected
+    assert trained[0][2].has_mask.tolist() == expected
     assert source_images(samples, 70, ReadingSettings()).has_mask.tolist() == expected
 
 
@@ -159,8 +156,8 @@ def test_without_any_mask_the_branch_that_labels_taught_draws_the_map(
 ):
     settings = tiny_settings(model={"branches": "taught"})
     detector = fit_sources(phantoms[2:], settings)
-    assert detector.model.single == detector.card.taught_by == "labels"
-    assert detector.model.branches == 1
+    assert detector.model.regime == detector.card.variant == "domain_labels"
+    assert len(detector.model.branches) == 1
     assert "no memory" in detector.card.statement
     detector.save(tmp_path / "zero.recap")
     image = phantoms[0].test()[0].path
@@ -168,36 +165,13 @@ def test_without_any_mask_the_branch_that_labels_taught_draws_the_map(
     assert one.score == two.score
     assert np.array_equal(one.map, two.map)
     # With masks among the sources there are two branches, as published, if prototypes score.
-    assert fit_sources(phantoms, settings).model.single is None
-
-
-def test_source_means_are_the_class_means_of_all_patches(phantoms, tiny_settings, monkeypatch):
-    monkeypatch.setattr(zeroshot, "train", lambda *args: {})
-    settings = tiny_settings(model={"prototype_init": "source_means"})
-    detector = fit_sources(phantoms[:2], settings)
-    model = detector.model
-    samples = [sample for domain in phantoms[:2] for sample in domain.pool()]
-    with torch.no_grad():
-        for kind in (False, True):
-            chosen = [s for s in samples if s.abnormal == kind]
-            images = [zeroshot.square_pixels(s, 70, ReadingSettings()) for s in chosen]
-            for layer in range(4):
-                for branch in (0, 1):
-                    total, count = np.zeros(32), 0
-                    for image in images:
-                        tap = model.encoder.taps(image[None])[0, layer].double().numpy()
-                        raw = tap @ model.adapter(layer, branch).down.weight.double().numpy().T
-                        total += np.where(raw > 0, raw, 0.01 * raw).sum(axis=0)
-                        count += len(raw)
-                    mean = total / count
-                    start = model.pair(layer, branch).base[int(kind)].numpy()
-                    assert np.allclose(start, mean / np.linalg.norm(mean), atol=1e-5)
+    assert len(fit_sources(phantoms, settings).model.branches) == 2
 
 
 def test_random_start_is_a_unit_vector_of_the_seed(phantoms, tiny_settings, monkeypatch):
-    monkeypatch.setattr(zeroshot, "train", lambda *args: {})
+    monkeypatch.setattr(teach, "train", lambda *args: {})
     fits = [fit_sources(phantoms[:1], tiny_settings(seed=s)).model for s in (1, 1, 2)]
-    bases = [model.base_prototypes() for model in fits]
+    bases = [torch.stack([model.maps.base(), model.scores.base()], dim=1) for model in fits]
     assert torch.allclose(bases[0].norm(dim=-1), torch.ones(4, 2, 2), atol=1e-6)
     assert torch.equal(bases[0], bases[1])
     assert not torch.allclose(bases[0], bases[2])
@@ -249,14 +223,14 @@ def test_class_tokens_score_and_prototypes_draw(phantoms, tiny_settings, tmp_pat
     samples = [sample for domain in phantoms[:2] for sample in domain.pool()]
     model = fits[0].model
     with torch.no_grad():
-        pixels = torch.stack([zeroshot.square_pixels(s, 70, ReadingSettings()) for s in samples])
-        vectors = class_vectors(model.encoder.class_tokens(model.prefix(pixels)))
-    solved = solve_sources(
+        pixels = torch.stack([square_pixels(s, 70, ReadingSettings()) for s in samples])
+        vectors = model.features(model.encode(pixels)).class_tokens
+    solved = solve_domains(
         vectors,
         torch.tensor([s.abnormal for s in samples]),
         torch.tensor([s.domain == samples[0].domain for s in samples]),
     )
-    assert torch.allclose(model.class_direction, solved, rtol=1e-3)
+    assert torch.allclose(model.find_source("appearance").direction, solved, rtol=1e-3)
     image = phantoms[2].test()[0].path
     one, other = (detector.score(image) for detector in fits)
     assert one.score == other.score  # a closed form knows no seed
@@ -274,21 +248,25 @@ def test_class_tokens_score_and_prototypes_draw(phantoms, tiny_settings, tmp_pat
 def test_where_class_tokens_score_masks_alone_teach(phantoms, tiny_settings, monkeypatch):
     head = {"zero_shot_score": "class_tokens", "branches": "taught"}
     seen = []
-    batch = TrainingSet.batch
+    original = Objective.__call__
 
-    def watched(data, indices, device):
-        seen.extend(indices)
-        return batch(data, indices, device)
+    def watched(self, hidden, images):
+        seen.extend(images.origin.tolist())
+        return original(self, hidden, images)
 
-    monkeypatch.setattr(TrainingSet, "batch", watched)
+    monkeypatch.setattr(Objective, "__call__", watched)
     detector = fit_sources(phantoms, tiny_settings(model=head))
-    assert detector.model.single == detector.card.taught_by == "masks"
+    assert detector.model.regime == detector.card.variant == "domain_masks"
     assert "masks of other domains" in detector.card.statement
     with_masks = sum(len(domain.pool()) for domain in phantoms[:2])
     assert set(seen) == set(range(with_masks))
     # What the score is made of is of all domains.
-    others = fit_sources(phantoms[:2], tiny_settings(model=head)).model.class_direction
-    assert not torch.allclose(detector.model.class_direction, others)
+    others = (
+        fit_sources(phantoms[:2], tiny_settings(model=head))
+        .model.find_source("appearance")
+        .direction
+    )
+    assert not torch.allclose(detector.model.find_source("appearance").direction, others)
 
 
 def test_writing_back_has_no_frozen_class_tokens(phantoms, tiny_settings):

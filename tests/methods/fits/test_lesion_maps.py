@@ -1,13 +1,14 @@
 """Without masks, labels teach the score and made-up lesions the map; neither knows of the other."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
-import torch
-from recap.methods.recap.join import join_heads
 
 import recap
 from recap.errors import SettingsError
 from recap.methods.recap.head import ReCAP
+from recap.methods.recap.regimes import REGIMES
 from recap.scoring.explain import explain
 
 
@@ -25,7 +26,7 @@ def fit(arrays, tiny_settings):
 
 def test_scores_are_those_that_labels_taught_alone(fit, arrays):
     both, labels = fit(), fit(made_up=False)
-    assert (both.model.branches, labels.model.branches) == (2, 1)
+    assert (len(both.model.branches), len(labels.model.branches)) == (2, 1)
     assert "lesions made up on the normal support images" in both.card.statement
     for image in arrays["normal"] + arrays["abnormal"]:
         one, other = both.score(image), labels.score(image)
@@ -38,7 +39,8 @@ def test_scores_are_those_that_labels_taught_alone(fit, arrays):
 def test_maps_are_those_that_lesions_taught_alone(fit, arrays, monkeypatch):
     """A detector of normal images alone that keeps its prototypes draws the same."""
     both = fit()
-    monkeypatch.setattr(ReCAP, "drop_prototypes", lambda model: None)
+    row = replace(REGIMES["normals"], sources=("peak", "peak_memory"))
+    monkeypatch.setitem(REGIMES, "normals", row)
     alone = fit(abnormal=False)
     for image in arrays["abnormal"]:
         assert np.allclose(both.score(image).map, alone.score(image).map, atol=1e-6)
@@ -69,7 +71,7 @@ def test_losses_are_of_both(fit):
 
 @pytest.mark.parametrize("augment", [False, True])
 def test_images_are_encoded_once_for_both(augment, fit, count_calls):
-    encoded = count_calls(ReCAP, "prefix")
+    encoded = count_calls(ReCAP, "encode")
     fit(training={"augment": augment, "epochs": 1, "batch_size": 55})
     copies = 11 if augment else 1
     assert len(encoded) == copies * (5 + 3) + 1  # support, lesions, and one for the tokens' shape
@@ -77,24 +79,9 @@ def test_images_are_encoded_once_for_both(augment, fit, count_calls):
 
 def test_masks_need_no_made_up_lesions(arrays, tiny_settings):
     detector = recap.fit(**arrays, settings=tiny_settings("recap"))
-    assert detector.model.single == "masks"
+    assert detector.card.variant == "masks"
 
 
 def test_heads_that_write_back_are_refused_as_before(fit):
     with pytest.raises(SettingsError, match="needs side adapters"):
         fit(model={"write_back": True})
-
-
-def test_joined_heads_keep_what_each_has(fit, arrays):
-    """Margins of either branch are those of the head that it was."""
-    maps = fit(abnormal=True, made_up=False).model
-    scores = fit(abnormal=True, made_up=False, seed=3).model
-    joined = join_heads(maps, scores)
-    pixels = torch.rand(2, 3, 70, 70, generator=torch.Generator().manual_seed(0))
-    with torch.no_grad():
-        prefix = joined.prefix(pixels)
-        seg, det, _ = joined.both_margins(joined.adapt(prefix))
-        assert torch.allclose(seg, maps.both_margins(maps.adapt(prefix))[0])
-        assert torch.allclose(det, scores.both_margins(scores.adapt(prefix))[1])
-    assert joined.theta_seg is maps.theta_seg
-    assert joined.theta_det is scores.theta_det

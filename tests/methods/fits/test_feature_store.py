@@ -5,14 +5,15 @@ import os
 import numpy as np
 import pytest
 import torch
-from recap.training.head import frozen_tokens
 
+import recap
 from recap.encoders.load import load_encoder
 from recap.errors import TrainingError
+from recap.methods import features
 from recap.methods.features import FeatureStore
 from recap.methods.recap.head import ReCAP
+from recap.methods.recap.regimes import build
 from recap.progress import silent
-from recap.training import prefix_store
 
 COUNT = 5
 
@@ -21,7 +22,7 @@ COUNT = 5
 def model(request, tiny_settings):
     settings = tiny_settings(request.param)
     torch.manual_seed(0)
-    return ReCAP(load_encoder(settings.encoder), settings)
+    return build(load_encoder(settings.encoder), settings, "both")
 
 
 @pytest.fixture
@@ -45,7 +46,7 @@ def everything(store):
 
 
 def test_memory_disk_and_recomputed_are_the_same(make, tmp_path, model, pixels):
-    expected = torch.cat([model.prefix(pixels[[i]]) for i in (3, 1, 0, 2, 4)])
+    expected = torch.cat([model.encode(pixels[[i]]) for i in (3, 1, 0, 2, 4)])
     memory, disk, none = make(), make(tmp_path), make(limit=0)
     assert (memory.kept, disk.kept, none.kept) == (True, True, False)
     assert len(memory) == COUNT
@@ -55,14 +56,14 @@ def test_memory_disk_and_recomputed_are_the_same(make, tmp_path, model, pixels):
 
 
 def test_the_limit_is_the_size_of_the_tokens(make, model, pixels):
-    size = 4 * COUNT * model.prefix(pixels[[0]]).numel()
+    size = 4 * COUNT * model.encode(pixels[[0]]).numel()
     assert make(limit=size, fill=False).kept
     assert not make(limit=size - 1, fill=False).kept
 
 
 def test_tokens_do_not_depend_on_who_is_encoded_together(make, monkeypatch):
     together = everything(make())
-    monkeypatch.setattr(prefix_store, "ENCODE_AT_ONCE", 1)
+    monkeypatch.setattr(features, "ENCODE_AT_ONCE", 1)
     assert torch.equal(everything(make()), together)
 
 
@@ -73,7 +74,7 @@ def test_above_the_limit_nothing_is_written(make, tmp_path):
 
 def test_finished_tokens_are_read_not_computed(make, tmp_path, count_calls):
     expected = everything(make(tmp_path))
-    encoded = count_calls(ReCAP, "prefix")
+    encoded = count_calls(ReCAP, "encode")
     again = make(tmp_path)
     assert torch.equal(everything(again), expected)
     assert len(encoded) == 1  # to learn the shape
@@ -109,7 +110,7 @@ def test_damaged_tokens_are_computed_again(damage, make, tmp_path):
 
 def test_only_marked_tokens_are_trusted(make, tmp_path, monkeypatch):
     """What was written after the last mark may be half written."""
-    monkeypatch.setattr(prefix_store, "ENCODE_AT_ONCE", 2)
+    monkeypatch.setattr(features, "ENCODE_AT_ONCE", 2)
     expected = everything(make(tmp_path))
     mark = json.loads((tmp_path / "tokens.json").read_text())
     (tmp_path / "tokens.json").write_text(json.dumps({**mark, "done": 2}))
@@ -119,7 +120,66 @@ def test_only_marked_tokens_are_trusted(make, tmp_path, monkeypatch):
     assert torch.equal(everything(make(tmp_path)), expected)
 
 
-def test_a_full_disk_has_a_remedy(model, pixels, tmp_path, monkeypatch):
+def test_a_full_disk_has_a_remedy(arrays, tiny_settings, tmp_path, monkeypatch):
+    def full(file, start, size):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate", full, raising=False)
+    folder = tmp_path / "work"
+    with pytest.raises(TrainingError, match=r"GB for encoded.*No space left.*training\.cache_gb=0"):
+        recap.fit(**arrays, settings=tiny_settings(), work_dir=folder)
+    assert not (folder / "tokens.f32").exists()
+
+
+def test_finished_tokens_are_read_not_computed(make, tmp_path, count_calls):
+    expected = everything(make(tmp_path))
+    encoded = count_calls(ReCAP, "encode")
+    again = make(tmp_path)
+    assert torch.equal(everything(again), expected)
+    assert len(encoded) == 1  # to learn the shape
+
+
+def tear(text):
+    return lambda folder: (folder / "tokens.json").write_text(text)
+
+
+def cut_tokens(folder):
+    tokens = folder / "tokens.f32"
+    tokens.write_bytes(tokens.read_bytes()[:-4])
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        tear('{"shape": [5, 4'),
+        tear("[]"),
+        tear("{}"),
+        tear('{"shape": [1, 2], "done": 5}'),
+        lambda folder: (folder / "tokens.json").unlink(),
+        lambda folder: (folder / "tokens.f32").unlink(),
+        cut_tokens,
+    ],
+)
+def test_damaged_tokens_are_computed_again(damage, make, tmp_path):
+    expected = everything(make(tmp_path))
+    damage(tmp_path)
+    assert torch.equal(everything(make(tmp_path)), expected)
+    assert json.loads((tmp_path / "tokens.json").read_text())["done"] == COUNT
+
+
+def test_only_marked_tokens_are_trusted(make, tmp_path, monkeypatch):
+    """What was written after the last mark may be half written."""
+    monkeypatch.setattr(features, "ENCODE_AT_ONCE", 2)
+    expected = everything(make(tmp_path))
+    mark = json.loads((tmp_path / "tokens.json").read_text())
+    (tmp_path / "tokens.json").write_text(json.dumps({**mark, "done": 2}))
+    tokens = np.memmap(tmp_path / "tokens.f32", np.float32, "r+", shape=tuple(mark["shape"]))
+    tokens[2:] = -7
+    tokens.flush()
+    assert torch.equal(everything(make(tmp_path)), expected)
+
+
+def test_a_full_disk_has_a_remedy(arrays, tiny_settings, tmp_path, monkeypatch):
     def full(file, start, size):
         raise OSError(errno.ENOSPC, "No space left on device")
 

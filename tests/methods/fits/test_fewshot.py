@@ -6,10 +6,12 @@ import torch
 
 import recap
 from recap.data.support import gather_support
+from recap.encoders.load import load_encoder
 from recap.encoders.vit import Encoder
-from recap.errors import InputError, SettingsError, TrainingError
-from recap.scoring.fit import fingerprint
-from recap.training import fewshot, head, objective
+from recap.errors import InputError, TrainingError
+from recap.methods.recap import losses, teach
+from recap.methods.recap.head import ReCAP
+from recap.scoring.fit import fingerprint, fit_support
 
 
 def test_same_seed_is_the_same_bytes(arrays, tiny_settings, bytes_of):
@@ -58,11 +60,10 @@ def test_training_changes_the_head_and_never_the_encoder(arrays, tiny_settings):
     # At a scale of 100 all scores of a random encoder are 1, and nothing pulls at them.
     settings = tiny_settings("paper", training={"epochs": 1}, model={"logit_scale": 10})
     detector = recap.fit(**arrays, settings=settings)
-    untrained = recap.build_model(settings=settings)
-    before = untrained.encoder.state_dict()
+    before = load_encoder(settings.encoder).state_dict()
     after = detector.model.encoder.state_dict()
     assert all(torch.equal(before[name], after[name]) for name in before)
-    assert detector.model.theta_det.abs().max() > 0
+    assert detector.model.scores.theta.abs().max() > 0
 
 
 def slow_token(adapter, tap):
@@ -74,7 +75,7 @@ def slow_token(adapter, tap):
 @pytest.mark.parametrize("augment", [False, True])
 def test_prototypes_start_at_the_support_means(augment, arrays, tiny_settings, monkeypatch):
     """Augmented copies take no part in the start."""
-    monkeypatch.setattr(head, "train", lambda *args: {})
+    monkeypatch.setattr(teach, "train", lambda *args: {})
     detector = recap.fit(**arrays, settings=tiny_settings(training={"augment": augment}))
     model = detector.model
     with torch.no_grad():
@@ -83,16 +84,16 @@ def test_prototypes_start_at_the_support_means(augment, arrays, tiny_settings, m
             taps = [model.encoder.taps(detector.preprocess(image)[None])[0] for image in images]
             for layer in range(4):
                 for branch in (0, 1):
-                    adapter = model.adapter(layer, branch)
+                    adapter = (model.maps, model.scores)[branch].adapters[layer]
                     tokens = [slow_token(adapter, t) for tap in taps for t in tap[layer]]
                     mean = sum(tokens) / len(tokens)
                     expected = mean / math.sqrt(float(mean @ mean))
-                    start = model.pair(layer, branch).base[kind].double()
+                    start = (model.maps, model.scores)[branch].pairs[layer].base[kind].double()
                     assert torch.allclose(start, expected, atol=1e-5)
 
 
 def test_normal_images_alone_train_nothing(arrays, tiny_settings, monkeypatch):
-    monkeypatch.setattr(head, "train", lambda *args: pytest.fail("trained"))
+    monkeypatch.setattr(teach, "train", lambda *args: pytest.fail("trained"))
     detector = recap.fit(arrays["normal"], settings=tiny_settings())
     card, memory = detector.card, detector.model.memory
     assert card.mode == "normal-only"
@@ -103,8 +104,8 @@ def test_normal_images_alone_train_nothing(arrays, tiny_settings, monkeypatch):
         for a in arrays["normal"]
     ]
     raw = torch.cat(taps, dim=1)  # (L, 3 * 25, width)
-    assert memory.shape == (4, 1, 75, 32)
-    assert torch.allclose(memory[:, 0], raw / raw.norm(dim=-1, keepdim=True), atol=1e-6)
+    assert memory.rows.shape == (4, 1, 75, 32)
+    assert torch.allclose(memory.rows[:, 0], raw / raw.norm(dim=-1, keepdim=True), atol=1e-6)
     prediction = detector.score(arrays["normal"][1])
     assert prediction.score_prototype is None
     assert prediction.score == prediction.score_memory < 1e-5
@@ -115,47 +116,25 @@ def test_normal_images_alone_train_nothing(arrays, tiny_settings, monkeypatch):
 def test_memory_holds_the_normal_tokens_after_training(preset, arrays, tiny_settings):
     detector = recap.fit(**arrays, settings=tiny_settings(preset))
     assert detector.card.mode == "few-shot"
-    assert detector.model.memory.shape == (4, 2, 75, 32)
+    assert detector.model.memory.rows.shape == (4, 2, 75, 32)
     assert all(detector.score(a).score_memory < 1e-5 for a in arrays["normal"])
     assert detector.score(arrays["abnormal"][0]).score_memory > 1e-4
-
-
-def test_augmented_memory_has_eleven_times_the_rows(arrays, tiny_settings):
-    settings = tiny_settings(
-        memory={"augmented": True}, training={"augment": True, "epochs": 1, "batch_size": 55}
-    )
-    arrays["normal"] = arrays["normal"][:2]
-    assert recap.fit(**arrays, settings=settings).model.memory.shape[2] == 11 * 2 * 25
 
 
 @pytest.mark.parametrize("with_abnormal", [False, True])
 def test_coreset_caps_the_memory(with_abnormal, arrays, tiny_settings):
     given = arrays if with_abnormal else {"normal": arrays["normal"]}
     detector = recap.fit(**given, settings=tiny_settings(memory={"coreset": 7}))
-    assert detector.model.memory.shape[2] == 7
+    assert detector.model.memory.rows.shape[2] == 7
     generous = recap.fit(**given, settings=tiny_settings(memory={"coreset": 10_000}))
-    assert generous.model.memory.shape[2] == 75
-
-
-@pytest.mark.parametrize("preset", ["fast", "paper"])
-def test_training_with_memory(preset, arrays, tiny_settings, bytes_of):
-    together = tiny_settings(preset, training={"train_with_memory": True, "epochs": 1})
-    plain = tiny_settings(preset, training={"epochs": 1})
-    fits = [bytes_of(recap.fit(**arrays, settings=s)) for s in (together, plain)]
-    assert fits[0]["head.safetensors"] != fits[1]["head.safetensors"]
-
-
-def test_training_with_memory_needs_two_normal_images(arrays, tiny_settings):
-    settings = tiny_settings(training={"train_with_memory": True})
-    with pytest.raises(SettingsError, match="at least 2 normal images, got 1"):
-        recap.fit(arrays["normal"][:1], arrays["abnormal"], settings=settings)
+    assert generous.model.memory.rows.shape[2] == 75
 
 
 def test_without_masks_the_map_is_not_supervised(arrays, tiny_settings):
     detector = recap.fit(arrays["normal"], arrays["abnormal"], settings=tiny_settings())
     assert detector.card.losses["segmentation"] == 0
     assert detector.card.losses["detection"] > 0
-    assert torch.equal(detector.model.theta_seg, torch.zeros(4))
+    assert torch.equal(detector.model.maps.theta, torch.zeros(4))
     assert detector.score(arrays["abnormal"][0]).map.shape == (70, 70)
 
 
@@ -181,7 +160,7 @@ def test_a_loss_that_is_not_a_number_stops_training(preset, arrays, tiny_setting
         seen.append(1)
         return scores * (math.nan if len(seen) > 2 else 1.0)
 
-    monkeypatch.setattr(objective, "detection_loss", failing)
+    monkeypatch.setattr(losses, "detection_loss", failing)
     with pytest.raises(TrainingError, match=r"became nan in epoch 3.*training\.learning_rate"):
         recap.fit(**arrays, settings=tiny_settings(preset, training={"epochs": 5, "batch_size": 5}))
 
@@ -251,9 +230,9 @@ def test_what_is_kept_of_tokens_is_no_part_of_the_fingerprint(tiny_encoder, tiny
 
 
 def test_augmented_fit_sees_eleven_copies(arrays, tiny_settings, count_calls):
-    encoded = count_calls(recap.methods.recap.head.ReCAP, "prefix")
+    encoded = count_calls(ReCAP, "encode")
     settings = tiny_settings(training={"augment": True, "epochs": 1, "batch_size": 55})
-    fewshot.fit_support(gather_support(**arrays), settings)
+    fit_support(gather_support(**arrays), settings)
     assert len(encoded) == 11 * 5 + 1  # and one to learn the shape of the tokens
 
 

@@ -3,7 +3,6 @@ import hashlib
 import numpy as np
 import pytest
 from PIL import Image as PillowImage
-from recap.training.zeroshot import source_masks
 
 import recap
 from recap.config import ReadingSettings
@@ -16,6 +15,7 @@ from recap.data.support import (
     supervised_maps,
 )
 from recap.errors import InputError, SettingsError
+from recap.methods.images import source_masks
 from recap.types import Sample
 
 

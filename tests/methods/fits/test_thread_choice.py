@@ -9,10 +9,11 @@ import torch
 
 import recap
 from recap.encoders.load import load_encoder
-from recap.methods.features import prefixes
+from recap.methods import thread_choice
+from recap.methods.features import encode_each
 from recap.methods.recap.head import ReCAP
+from recap.methods.recap.regimes import build
 from recap.methods.thread_choice import fastest, training_threads
-from recap.training import thread_choice
 
 
 @pytest.fixture
@@ -79,11 +80,11 @@ def test_measuring_changes_no_bit(two_threads, monkeypatch, arrays, tiny_setting
 
 def test_encoding_has_the_same_bits_on_one_thread_and_two(two_threads, tiny_settings):
     settings = tiny_settings("recap")
-    model = ReCAP(load_encoder(settings.encoder), settings)
+    model = build(load_encoder(settings.encoder), settings, "masks")
     pixels = torch.rand(5, 3, 70, 70, generator=torch.Generator().manual_seed(1))
-    both = list(prefixes(model, pixels.__getitem__, range(5)))
+    both = list(encode_each(model, pixels.__getitem__, range(5)))
     torch.set_num_threads(1)
-    one = list(prefixes(model, pixels.__getitem__, range(5)))
+    one = list(encode_each(model, pixels.__getitem__, range(5)))
     torch.set_num_threads(2)
     assert all(torch.equal(a, b) for a, b in zip(both, one, strict=True))
 
@@ -92,14 +93,14 @@ def test_fitting_encodes_images_side_by_side_on_one_thread_each(
     two_threads, monkeypatch, arrays, tiny_settings
 ):
     """Two images must be in the encoder at once, or the barrier breaks."""
-    met, seen, original = threading.Barrier(2, timeout=30), [], ReCAP.prefix
+    met, seen, original = threading.Barrier(2, timeout=30), [], ReCAP.encode
 
-    def prefix(self, pixels):
+    def encode(self, pixels):
         if threading.current_thread() is not threading.main_thread() and len(seen) < 2:
             seen.append(torch.get_num_threads())
             met.wait()
         return original(self, pixels)
 
-    monkeypatch.setattr(ReCAP, "prefix", prefix)
+    monkeypatch.setattr(ReCAP, "encode", encode)
     recap.fit(**arrays, settings=tiny_settings("recap", training={"epochs": 1}))
     assert seen == [1, 1]

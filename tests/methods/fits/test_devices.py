@@ -3,7 +3,7 @@ import torch
 
 from recap.errors import SettingsError
 from recap.methods.checkpoint import Checkpoint, Place
-from recap.methods.training import choose_device, is_main_process, process_count
+from recap.methods.training import choose_device
 
 
 def test_auto_is_the_cpu_without_cuda(monkeypatch):
@@ -12,11 +12,10 @@ def test_auto_is_the_cpu_without_cuda(monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["auto", "cuda"])
-def test_each_process_takes_a_device_of_its_own(name, monkeypatch):
+def test_cuda_is_its_first_device(name, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setenv("LOCAL_RANK", "1")
-    assert choose_device(name) == torch.device("cuda:1")
-    assert choose_device("cuda:0") == torch.device("cuda:0")
+    assert choose_device(name) == torch.device("cuda:0")
+    assert choose_device("cuda:1") == torch.device("cuda:1")
 
 
 def test_cuda_without_cuda_is_an_error(monkeypatch):
@@ -28,15 +27,6 @@ def test_cuda_without_cuda_is_an_error(monkeypatch):
 def test_unknown_device_is_named():
     with pytest.raises(SettingsError, match="'banana'"):
         choose_device("banana")
-
-
-def test_ranks_come_from_the_launcher(monkeypatch):
-    monkeypatch.delenv("WORLD_SIZE", raising=False)
-    monkeypatch.delenv("RANK", raising=False)
-    assert (process_count(), is_main_process()) == (1, True)
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    monkeypatch.setenv("RANK", "1")
-    assert (process_count(), is_main_process()) == (2, False)
 
 
 def test_the_counter_of_steps_is_where_its_kernel_looks(tmp_path):

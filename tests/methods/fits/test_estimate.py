@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 import recap
-from recap.training import estimate
+from recap.methods.recap import teach
 
 
 def calibration_of(detector):
@@ -27,12 +27,11 @@ def test_memories_leave_the_image_out(arrays, tiny_settings):
     assert len(detector.card.domain.distances) == len(normal)
 
 
-@pytest.mark.parametrize("memory", [{}, {"coreset": 30}, {"augmented": True}])
+@pytest.mark.parametrize("memory", [{}, {"coreset": 30}])
 @pytest.mark.parametrize("preset", ["fast", "paper"])
 def test_trained_heads_keep_their_prototypes(preset, memory, arrays, tiny_settings):
     """An image scores higher without itself in the memory, and by the prototypes just the same."""
-    training = {"augment": True} if memory.get("augmented") else {}
-    settings = tiny_settings(preset, memory=memory, training=training)
+    settings = tiny_settings(preset, memory=memory)
     detector = recap.fit(**arrays, settings=settings)
     predictions = [detector.score(image) for image in arrays["normal"]]
     found = calibration_of(detector).normal_scores
@@ -64,7 +63,7 @@ def test_a_coreset_of_equal_images_has_no_estimate(arrays, tiny_settings):
 
 
 def test_many_images_are_left_out_at_most_so_often(arrays, tiny_settings, monkeypatch):
-    monkeypatch.setattr(estimate, "LEFT_OUT_IMAGES", 2)
+    monkeypatch.setattr(teach, "LEFT_OUT_IMAGES", 2)
     rng = np.random.default_rng(0)
     images = [rng.random((40, 40)).astype(np.float32) for _ in range(5)]
     detector = recap.fit(images, settings=tiny_settings())

@@ -5,19 +5,19 @@ import torch
 
 import recap
 from recap.errors import SettingsError
-from recap.training import head as head_training
+from recap.methods.recap import teach
 
 
 @pytest.fixture
 def started(monkeypatch):
     """The first adapter of every fit, as training gets it."""
-    starts, original = [], head_training.train
+    starts, original = [], teach.train
 
-    def train(objective, *rest):
-        starts.append(objective.model.adapter(0, 0).down.weight.detach().clone())
-        return original(objective, *rest)
+    def train(model, *rest):
+        starts.append(model.maps.adapters[0].down.weight.detach().clone())
+        return original(model, *rest)
 
-    monkeypatch.setattr(head_training, "train", train)
+    monkeypatch.setattr(teach, "train", train)
     return starts
 
 
@@ -41,7 +41,7 @@ def test_where_masks_teach_and_nowhere_else(masks, arrays, tiny_settings, starte
     for seed in (0, 1):
         head = {"adapter_start": "by_teacher", "branches": "taught"}
         settings = tiny_settings(seed=seed, model=head, training={"epochs": 1})
-        assert (recap.fit(**given, settings=settings).card.taught_by == "masks") == masks
+        assert (recap.fit(**given, settings=settings).card.variant == "masks") == masks
     assert torch.equal(*started) == masks
 
 

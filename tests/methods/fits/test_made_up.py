@@ -3,8 +3,8 @@
 import torch
 
 from recap.data.lesions import VISIBLE
+from recap.methods.recap import lessons as made_up
 from recap.methods.recap.lessons import SMALLEST, make_lesions
-from recap.training import made_up
 
 SIZE = 48
 

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from recap.errors import TrainingError
+from recap.methods import training as training_module
 from recap.methods.checkpoint import Checkpoint
 from recap.methods.training import in_batches, train_epochs
-from recap.training import epochs
 
 
 class Slope(torch.nn.Module):
@@ -60,7 +60,7 @@ def test_every_step_is_told_and_the_last_epoch_is_the_mean_over_its_images():
 
 @pytest.mark.parametrize("stop_at", range(6))
 def test_a_stop_at_any_step_costs_that_step_alone(stop_at, tmp_path, monkeypatch):
-    monkeypatch.setattr(epochs, "SAVE_EVERY_S", -1.0)
+    monkeypatch.setattr(training_module, "SAVE_EVERY_S", -1.0)
     whole = Slope()
     expected, _ = fit(whole)
     model = Slope()
@@ -87,7 +87,7 @@ def test_a_loss_that_is_no_number_is_told_before_its_step():
 
 
 def test_an_infinite_parameter_is_never_kept(tmp_path, monkeypatch):
-    monkeypatch.setattr(epochs, "SAVE_EVERY_S", -1.0)
+    monkeypatch.setattr(training_module, "SAVE_EVERY_S", -1.0)
     model = Slope()
 
     def finite_but_not_for_long(m, number):
