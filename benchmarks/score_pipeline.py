@@ -27,10 +27,9 @@ from typing import Annotated, Any
 import torch
 import typer
 from read_speed import ct_slice
-from recap.training.assemble import assemble
 
 from recap.allocator import keep_freed_memory
-from recap.benchmark.timed import timed_model
+from recap.bench.timed import timed_model
 from recap.cli.score_job import Job, Wanted, score_jobs
 from recap.config import ReadingSettings
 from recap.data.cases import Found, find_cases
@@ -40,6 +39,7 @@ from recap.methods.registry import resolve_settings
 from recap.pipeline import side_by_side
 from recap.scoring.calibrate import calibrate
 from recap.scoring.detector import Detector
+from recap.scoring.fit import assemble
 from recap.scoring.prepared import fitting_batch, one_core_each
 
 ALLOWED = {"png": 1.15, "dicom": 1.25}
@@ -161,7 +161,8 @@ def write_slice(picture: Path, path: Path) -> None:
 def detector_for(encoder: str, shots: int) -> Detector:
     settings = resolve_settings(encoder={"name": encoder, "random_weights": True})
     model = timed_model("recap", load_encoder(settings.encoder), settings, shots)
-    return assemble(model, "few-shot" if shots else "zero-shot", settings, [], {}, (0.0, 1.0))
+    mode = "few-shot" if shots else "zero-shot"
+    return assemble(model, mode, settings, [], {}, (0.0, 1.0), "Timed.", model.regime)
 
 
 def calibrated(detector: Detector, cases: Sequence[Found]) -> Detector:

@@ -41,9 +41,8 @@ LAYERS = [
     "report",
     "demo",
     "runtime",
-    "pacs",
-    "benchmark",
-    "server",
+    "bench",
+    "service",
     "cli",
 ]
 ENTRY_POINTS = {"__init__", "__main__"}

@@ -21,6 +21,7 @@ from recap.data.support import (
 from recap.encoders.draws import seed_draws
 from recap.encoders.seen_through import seen_through
 from recap.errors import InputError, SettingsError
+from recap.methods.base import Scorer
 from recap.methods.checkpoint import FINGERPRINT, open_checkpoint
 from recap.methods.fitting import Fitted, Job, scale_of_images
 from recap.methods.images import (
@@ -177,10 +178,35 @@ def _fit(
         job = Job(settings, mode == "zero-shot", progress, mark, work_dir)
         fitted = method.fit(model, images, job)
     model.eval()
+    detector = assemble(
+        model,
+        mode,
+        settings,
+        records,
+        fitted.losses,
+        fitted.map_scale or scale_of_images(model, images),
+        fitted.statement or _statement(method, mode),
+        variant,
+    )
+    return _with_estimate(detector, fitted)
+
+
+def assemble(
+    model: Scorer,
+    mode: Mode,
+    settings: Settings,
+    support: list[dict[str, Any]],
+    losses: dict[str, float],
+    map_scale: tuple[float, float],
+    statement: str,
+    variant: str = "",
+) -> Detector:
+    """Wrap a finished model and say what it is."""
+    encoder = model.encoder
     card = Card(
         mode=mode,
         variant=variant,
-        statement=fitted.statement or _statement(method, mode),
+        statement=statement,
         encoder=EncoderRecord(name=encoder.name, sha256=encoder.checksum),
         preprocessing={
             "input_px": encoder.input_px,
@@ -188,13 +214,13 @@ def _fit(
             **seen_through(encoder),
         },
         settings=settings,
-        support=records,
-        losses=fitted.losses,
-        map_scale=fitted.map_scale or scale_of_images(model, images),
+        support=support,
+        losses=losses,
+        map_scale=map_scale,
         versions=library_versions(),
-        fingerprint=mark,
+        fingerprint=fingerprint(mode, settings, encoder, support),
     )
-    return _with_estimate(Detector(model, card), fitted)
+    return Detector(model, card)
 
 
 def _with_name(method: Method, settings: Settings, mode: Mode, target: str) -> Settings:

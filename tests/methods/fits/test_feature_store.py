@@ -131,64 +131,6 @@ def test_a_full_disk_has_a_remedy(arrays, tiny_settings, tmp_path, monkeypatch):
     assert not (folder / "tokens.f32").exists()
 
 
-def test_finished_tokens_are_read_not_computed(make, tmp_path, count_calls):
-    expected = everything(make(tmp_path))
-    encoded = count_calls(ReCAP, "encode")
-    again = make(tmp_path)
-    assert torch.equal(everything(again), expected)
-    assert len(encoded) == 1  # to learn the shape
-
-
-def tear(text):
-    return lambda folder: (folder / "tokens.json").write_text(text)
-
-
-def cut_tokens(folder):
-    tokens = folder / "tokens.f32"
-    tokens.write_bytes(tokens.read_bytes()[:-4])
-
-
-@pytest.mark.parametrize(
-    "damage",
-    [
-        tear('{"shape": [5, 4'),
-        tear("[]"),
-        tear("{}"),
-        tear('{"shape": [1, 2], "done": 5}'),
-        lambda folder: (folder / "tokens.json").unlink(),
-        lambda folder: (folder / "tokens.f32").unlink(),
-        cut_tokens,
-    ],
-)
-def test_damaged_tokens_are_computed_again(damage, make, tmp_path):
-    expected = everything(make(tmp_path))
-    damage(tmp_path)
-    assert torch.equal(everything(make(tmp_path)), expected)
-    assert json.loads((tmp_path / "tokens.json").read_text())["done"] == COUNT
-
-
-def test_only_marked_tokens_are_trusted(make, tmp_path, monkeypatch):
-    """What was written after the last mark may be half written."""
-    monkeypatch.setattr(features, "ENCODE_AT_ONCE", 2)
-    expected = everything(make(tmp_path))
-    mark = json.loads((tmp_path / "tokens.json").read_text())
-    (tmp_path / "tokens.json").write_text(json.dumps({**mark, "done": 2}))
-    tokens = np.memmap(tmp_path / "tokens.f32", np.float32, "r+", shape=tuple(mark["shape"]))
-    tokens[2:] = -7
-    tokens.flush()
-    assert torch.equal(everything(make(tmp_path)), expected)
-
-
-def test_a_full_disk_has_a_remedy(arrays, tiny_settings, tmp_path, monkeypatch):
-    def full(file, start, size):
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(os, "posix_fallocate", full, raising=False)
-    with pytest.raises(TrainingError, match=r"GB for encoded.*No space left.*training\.cache_gb=0"):
-        frozen_tokens(model, pixels.__getitem__, COUNT, tmp_path, silent)
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_progress_counts_up_to_the_end(make):
     steps = []
     make(fill=False).fill(lambda stage, done, total, detail: steps.append((stage, done, total)))
