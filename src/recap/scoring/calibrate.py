@@ -22,6 +22,7 @@ from recap.errors import InputError, RecapError, counted
 from recap.io import Case, image_from_array
 from recap.io.case import CaseKind
 from recap.io.raster import refuse_one_image
+from recap.pipeline import side_by_side
 from recap.progress import Progress, silent
 from recap.scoring.calibration import (
     DEFAULT_FPR,
@@ -35,7 +36,6 @@ from recap.scoring.conformal import allowed_rank
 from recap.scoring.detector import Detector
 from recap.scoring.domain_guard import domain_range
 from recap.scoring.operating_points import PointName
-from recap.scoring.pipeline import side_by_side
 from recap.scoring.prepared import images_at_a_time
 from recap.types import FloatArray, Image
 
