@@ -16,7 +16,6 @@ import numpy as np
 import typer
 
 from recap._files import write_atomic
-from recap.config import resolve_settings
 from recap.data import Domain, draw_support, find_domains
 from recap.data.patients import patient_of
 from recap.data.support import load_support

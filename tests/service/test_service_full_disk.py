@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from recap._process import Retries
-from recap.config import resolve_settings
 from recap.errors import InputError, TrainingError
 from recap.methods.registry import resolve_settings
 from recap.progress import silent
