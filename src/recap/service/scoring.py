@@ -9,6 +9,7 @@ from typing import Any
 
 from recap.errors import RecapError, is_full
 from recap.io import Case
+from recap.progress import Progress
 from recap.scoring.cases import CasePrediction, score_case
 from recap.scoring.detector import Detector
 from recap.scoring.parts import ImageScore, Part, Parts
@@ -44,7 +45,7 @@ def score_job(
         name = case_name(found, job.names, number, hide)
         before = done
 
-        def step(within: int, total: int, before: int = before) -> None:
+        def step(stage: str, within: int, total: int, source: str, before: int = before) -> None:
             count(before + within)
 
         try:
@@ -80,7 +81,7 @@ def _score_case(
     case: Case,
     parts: Parts,
     folder: Path,
-    progress: Callable[[int, int], None],
+    progress: Progress,
 ) -> dict[str, Any]:
     prediction = score_case(detector, case, parts, progress)
     shown = write_case(folder, case, prediction)
