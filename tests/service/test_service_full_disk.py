@@ -8,10 +8,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from recap._process import Retries
 from recap.errors import InputError, TrainingError
 from recap.methods.registry import resolve_settings
 from recap.progress import silent
-from recap.retries import Retries
 from recap.service import deidentify, fits, inspector, results, scoring, workers
 from recap.service.inspector import NO_ROOM_TEXT
 from recap.service.jobs import Jobs
@@ -25,7 +25,7 @@ def no_room(*arguments, **named):
 
 
 def no_room_in_words(*arguments, **named):
-    """As `recap.atomic.replacing` tells it."""
+    """As `recap._files.replacing` tells it."""
     try:
         no_room()
     except OSError as error:

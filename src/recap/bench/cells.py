@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from recap.atomic import write_atomic
+from recap._files import write_atomic
 from recap.bench.supports import Lists, SupportList
 from recap.config import Section, Settings
 from recap.data import Domain

@@ -13,10 +13,10 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from recap._files import alone
 from recap.config import ReadingSettings
 from recap.data.cases import Found
 from recap.errors import RecapError
-from recap.lock import alone
 from recap.pipeline import Behind, ahead
 from recap.progress import Progress, silent
 from recap.scoring.case_steps import (

@@ -10,10 +10,10 @@ import numpy as np
 import torch.nn.functional as F
 from torch import Tensor
 
+from recap._download import sha256_of
 from recap.data.benchmark import Domain
 from recap.data.exclusions import Exclusions
 from recap.errors import InputError
-from recap.fetch import sha256_of
 from recap.io import read_image
 from recap.io.raster import read_mask_of
 from recap.io.resize import SquareResize

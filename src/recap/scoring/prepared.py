@@ -13,7 +13,7 @@ from itertools import islice
 
 import torch
 
-from recap.data.processes import usable_cores
+from recap._process import usable_cores
 from recap.io.budget import BUDGET
 from recap.io.raster import TILES
 from recap.io.resize import SquareResize

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from fastapi import HTTPException
 
-from recap.atomic import sync
+from recap._files import sync
 from recap.scoring.bundle import Card, read_card
 from recap.scoring.bundle_folder import Bundle
 from recap.service.settings import ServerSettings, served_names

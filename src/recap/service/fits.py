@@ -10,7 +10,7 @@ from pydantic import Field, ValidationError
 
 from recap.config import Section, Settings
 from recap.data.folder import natural_key, pair_masks
-from recap.errors import TrainingError, is_full
+from recap.errors import TrainingError, counted, is_full
 from recap.methods.recap.settings import Preset
 from recap.methods.registry import resolve_settings, settings_from_dict
 from recap.progress import Progress
@@ -21,7 +21,6 @@ from recap.service.placing import shown_name, split_suffix
 from recap.service.settings import NAME
 from recap.service.uploads import Form, UploadedFile
 from recap.types import Sample
-from recap.words import counted
 
 if TYPE_CHECKING:
     from recap.scoring.detector import Detector
