@@ -152,8 +152,8 @@ def check(root: Path, steps: list[int]) -> None:
 
 def main() -> None:
     """Every single death, then pairs of them."""
-    sys.modules["recap.service.scoring"] = type(sys)("scoring")
-    sys.modules["recap.service.scoring"].score_job = score_job  # type: ignore[attr-defined]
+    sys.modules["recap.service.work"] = type(sys)("work")
+    sys.modules["recap.service.work"].score_job = score_job  # type: ignore[attr-defined]
     bundles.served_names = lambda folders: {}  # only what was made here
     total = 0
     memory = Path("/dev/shm")  # deaths of a process, not of a disk

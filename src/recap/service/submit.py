@@ -1,33 +1,49 @@
-"""From a request with files to an accepted job."""
+"""From a request with files to an accepted job: what a form asks for, and whether it is taken."""
 
 import hashlib
 import hmac
 import json
+import logging
 import shutil
 import sqlite3
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 from fastapi import HTTPException, Request
+from pydantic import Field, ValidationError
 from starlette.concurrency import run_in_threadpool
 
-from recap.config import ReadingSettings
+from recap.config import (
+    DEFAULT_PRESET,
+    Preset,
+    ReadingSettings,
+    Section,
+    Settings,
+    resolve_settings,
+)
+from recap.data.folder import pair_masks
 from recap.errors import InputError, RecapError
 from recap.failures import log_failure
 from recap.fetch import sha256_of
 from recap.service.auth import client_of
+from recap.service.bundles import Bundles
 from recap.service.inspector import NO_ROOM_TEXT
 from recap.service.jobs import Job, Kind, NewJob, QueueFullError
-from recap.service.logs import log
+from recap.service.placing import shown_name, split_suffix
 from recap.service.service import Service
-from recap.service.settings import MEGABYTE
+from recap.service.settings import MEGABYTE, NAME
 from recap.service.store import new_id, remove
-from recap.service.uploads import Form, receive_form
+from recap.service.uploads import Form, UploadedFile, receive_form
+from recap.words import counted
 
 LONGEST_KEY = 200
 _SPARE_BYTES = 512 * MEGABYTE
+_log = logging.getLogger("recap.service")
+Placed = tuple[str, str, str, str]
+"""Name in the raw folder, the client's name, its role, its name here."""
+ROLES = ("normals", "abnormals", "masks")
 
 
 @dataclass(frozen=True)
@@ -76,7 +92,7 @@ async def submit(request: Request, service: Service, understand: Understand) -> 
         except QueueFullError as error:
             raise _later(service, "The queue is full.") from error
         except (OSError, sqlite3.OperationalError) as error:
-            log_failure(log, error, f"upload {job}")
+            log_failure(_log, error, f"upload {job}")
             raise RecapError(NO_ROOM_TEXT, code="no_room") from error
         finally:
             await run_in_threadpool(remove, folder)
@@ -182,3 +198,134 @@ def _sent(service: Service, form: Form, folder: Path, address: str, key: str | N
 
 def _size(folder: Path) -> int:
     return sum(file.stat().st_size for file in folder.iterdir())
+
+
+def score_wanted(service: Service, form: Form) -> Wanted:
+    """Read a form that asks for files to be scored."""
+    bundle = form.fields.get("bundle") or service.bundles.first()
+    card = service.bundles.card(bundle)
+    if card is None:
+        raise HTTPException(422, "bundle: none is called so. GET /api/v1/bundles lists them.")
+    if not form.files:
+        raise HTTPException(422, "Send at least one file in the field file.")
+    files = [(file.raw, file.given) for file in form.files]
+    return Wanted("score", bundle, card.reading, files, {})
+
+
+def fit_wanted(service: Service, form: Form) -> Wanted:
+    """Read a form that asks for a new detector."""
+    options = _options(form, FitOptions)
+    settings = _fit_settings(options, service.bundles)
+    if service.bundles.bundle(options.name) is not None:
+        raise HTTPException(409, "options.name: a bundle is called so already.")
+    told = {
+        "name": options.name,
+        "settings": settings.model_dump(mode="json"),
+        "keep_thumbnails": options.keep_thumbnails,
+    }
+    return Wanted("fit", options.name, settings.reading, _placed_support(form), told)
+
+
+def calibration_wanted(service: Service, form: Form, bundle: str) -> Wanted:
+    """Read a form that asks for a detector to be calibrated."""
+    card = service.bundles.card(bundle)
+    if card is None:
+        raise HTTPException(404, "There is no such bundle.")
+    if form.files_of("masks"):
+        raise HTTPException(422, "A calibration takes no masks.")
+    told: dict[str, Any] = {"calibrate": _options(form, CalibrateOptions).model_dump()}
+    return Wanted("calibrate", bundle, card.reading, _placed_support(form), told)
+
+
+class FitOptions(Section):
+    """What may be said about a fit. The encoder is that of a bundle that is here already."""
+
+    name: Annotated[str, Field(pattern=f"^{NAME.pattern}$")] = "fitted"
+    preset: Preset = DEFAULT_PRESET
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
+    epochs: Annotated[int, Field(ge=1, le=1000)] | None = None
+    augment: bool = True
+    encoder_of: str | None = None
+    keep_thumbnails: bool = False
+    """Small pictures of the normal images go into the bundle; they are images of patients."""
+
+
+class CalibrateOptions(Section):
+    """What may be said about a calibration."""
+
+    fpr: Annotated[float, Field(gt=0, lt=1)] = 0.05
+    sensitivity: Annotated[float, Field(gt=0, lt=1)] = 0.95
+    decide_by: Literal["fpr", "f1", "youden", "sensitivity"] = "fpr"
+
+
+def _options(form: Form, kind: type[Section]) -> Any:
+    """The form's options, a JSON object; fields of the same names count too."""
+    try:
+        given = json.loads(form.fields.get("options") or "{}")
+        if not isinstance(given, dict):
+            raise HTTPException(422, "options must be a JSON object.")
+        plain = {k: v for k, v in form.fields.items() if k in kind.model_fields and k not in given}
+        return kind.model_validate({**plain, **given})
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"]))
+        raise HTTPException(422, f"options.{place}: {first['msg']}.") from error
+    except (ValueError, RecursionError) as error:
+        raise HTTPException(422, "options is not JSON.") from error
+
+
+def _placed_support(form: Form) -> list[Placed]:
+    """Give every file its role and a name; a mask gets the name of its image."""
+    files = {role: form.files_of(role) for role in ROLES}
+    if not files["normals"]:
+        raise HTTPException(422, "Send at least one file in the field normals.")
+    if len(form.files) != sum(map(len, files.values())):
+        raise HTTPException(422, f"Files go into the fields {', '.join(ROLES)}.")
+    placed = [
+        _placed(file, role, f"{number:06d}")
+        for role in ("normals", "abnormals")
+        for number, file in enumerate(files[role])
+    ]
+    stems = {file.raw: f"{number:06d}" for number, file in enumerate(files["abnormals"])}
+    pairs = _masks_of(files["abnormals"], files["masks"])
+    return placed + [_placed(mask, "masks", stems[image.raw]) for mask, image in pairs]
+
+
+def _placed(file: UploadedFile, role: str, stem: str) -> Placed:
+    shown = shown_name(file.given)
+    return file.raw, shown, role, stem + split_suffix(shown)[1]
+
+
+def _masks_of(
+    images: list[UploadedFile], masks: list[UploadedFile]
+) -> list[tuple[UploadedFile, UploadedFile]]:
+    """Each mask with its image, by the names that the client gave them."""
+    by_image = {Path(shown_name(file.given)): file for file in images}
+    by_mask = {Path(shown_name(file.given)): file for file in masks}
+    if (len(by_image) < len(images) and masks) or len(by_mask) < len(masks):
+        raise HTTPException(422, "Two files have the same name, so masks cannot be matched.")
+    pairs = pair_masks(list(by_image), list(by_mask))
+    if pairs.ambiguous:
+        raise HTTPException(422, "An image has two masks, or shares its name with another image.")
+    if pairs.orphans:
+        raise HTTPException(
+            422,
+            f"{counted(len(pairs.orphans), 'mask')} without an abnormal image. A mask has its "
+            "image's name, or that name and _mask.",
+        )
+    return [(by_mask[mask], by_image[image]) for image, mask in pairs.matched.items()]
+
+
+def _fit_settings(options: FitOptions, bundles: Bundles) -> Settings:
+    """All settings of a fit: those of the preset, on the encoder and the reading of a bundle."""
+    base = bundles.card(options.encoder_of or bundles.first())
+    if base is None:
+        raise HTTPException(422, "options.encoder_of: no bundle is called so.")
+    training: dict[str, Any] = {"augment": options.augment}
+    if options.epochs is not None:
+        training["epochs"] = options.epochs
+    encoder = base.settings.encoder.model_dump(mode="json")
+    reading = base.settings.reading.model_dump(mode="json")
+    return resolve_settings(
+        options.preset, seed=options.seed, encoder=encoder, reading=reading, training=training
+    )
