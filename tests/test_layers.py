@@ -42,7 +42,7 @@ LAYERS = [
     "demo",
     "methods",
     "runtime",
-    "benchmark",
+    "bench",
     "service",
     "cli",
 ]
