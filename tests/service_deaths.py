@@ -29,8 +29,8 @@ ID, DELETED, FITTED, AGAIN = "a" * 32, "b" * 32, "c" * 32, "d" * 32
 class Detectors:
     """Stands for the bundles: nothing is loaded."""
 
-    def folder(self, name: str) -> Path:
-        return Path(name)
+    def bundle(self, name: str) -> str:
+        return name
 
     def folders(self) -> dict[str, Path]:
         return {}
