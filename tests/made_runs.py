@@ -8,7 +8,7 @@ import numpy as np
 
 from recap.bench.cells import Cell
 from recap.bench.examples import keep_maps
-from recap.bench.results import write_result
+from recap.bench.kept import write_result
 from recap.methods.methods import resolve_method
 from recap.metrics import auroc
 

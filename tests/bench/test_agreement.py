@@ -6,9 +6,10 @@ import pytest
 
 from recap.bench.cells import Cell
 from recap.bench.compare import study_tables, summarise_grid
+from recap.bench.kept import write_result
 from recap.bench.notes import Shown, own_notes
 from recap.bench.render import render
-from recap.bench.results import GRID, register, write_result
+from recap.bench.results import GRID, register
 from recap.bench.table_model import footnotes
 from recap.bench.tables import (
     collect,

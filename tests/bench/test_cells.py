@@ -3,7 +3,7 @@ import json
 import pytest
 
 from recap.bench.cells import Cell, parse_numbers, plan_cells
-from recap.bench.results import is_done, read_results, result_file, write_result
+from recap.bench.kept import is_done, read_results, result_file, write_result
 from recap.config import resolve_settings
 from recap.errors import InputError, SettingsError
 

@@ -8,7 +8,7 @@ import torch
 from quick_encoder import encoder_read_once  # noqa: F401
 from recap.bench import run_cell as module
 from recap.bench.cells import Cell, plan_cells
-from recap.bench.results import read_results, result_file, write_result
+from recap.bench.kept import read_results, result_file, write_result
 from recap.bench.run import Silent, run_cells
 from recap.bench.run_cell import result_of, run_cell
 from recap.bench.tables import Results, paper_tables, result_cell

@@ -3,7 +3,8 @@ import pytest
 from quick_encoder import encoder_read_once  # noqa: F401
 from recap.bench import run_cell as module
 from recap.bench.cells import plan_cells
-from recap.bench.results import definition, is_done, read_experiment, read_results, result_file
+from recap.bench.kept import is_done, read_results, result_file
+from recap.bench.results import definition, read_experiment
 from recap.bench.run import Silent, run_cells
 from recap.bench.studies import (
     ENCODERS,

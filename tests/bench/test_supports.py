@@ -3,7 +3,7 @@
 import pytest
 
 from recap.bench.cells import plan_cells
-from recap.bench.results import read_results
+from recap.bench.kept import read_results
 from recap.bench.run import run_cells
 from recap.bench.run_cell import _fit
 from recap.bench.studies import plan_study

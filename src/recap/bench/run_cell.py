@@ -11,7 +11,7 @@ import torch
 
 from recap.bench.cells import Cell, noting, work_folder
 from recap.bench.examples import choose_examples, keep_examples, keep_maps, name_of
-from recap.bench.results import write_result
+from recap.bench.kept import write_result
 from recap.bench.supports import drawn_support, fitted_samples, support_record
 from recap.config import AnySettings, Settings
 from recap.data import Domain, Support
