@@ -26,8 +26,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from recap.errors import HTTP_STATUSES, RecapError, SettingsError, code_of
-from recap.failures import log_failure
+from recap.errors import HTTP_STATUSES, RecapError, SettingsError, code_of, log_failure
 from recap.service import routes, site
 from recap.service.answers import API, own_pages_only, signed_in
 from recap.service.auth import SecurityHeaders

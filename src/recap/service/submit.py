@@ -15,18 +15,12 @@ from fastapi import HTTPException, Request
 from pydantic import Field, ValidationError
 from starlette.concurrency import run_in_threadpool
 
-from recap.config import (
-    DEFAULT_PRESET,
-    Preset,
-    ReadingSettings,
-    Section,
-    Settings,
-    resolve_settings,
-)
+from recap._download import sha256_of
+from recap.config import ReadingSettings, Section, Settings
 from recap.data.folder import pair_masks
-from recap.errors import InputError, RecapError
-from recap.failures import log_failure
-from recap.fetch import sha256_of
+from recap.errors import InputError, RecapError, counted, log_failure
+from recap.methods.recap.settings import Preset
+from recap.methods.registry import resolve_settings
 from recap.service.auth import client_of
 from recap.service.bundles import Bundles
 from recap.service.inspector import NO_ROOM_TEXT
@@ -36,7 +30,6 @@ from recap.service.service import Service
 from recap.service.settings import MEGABYTE, NAME
 from recap.service.store import new_id, remove
 from recap.service.uploads import Form, UploadedFile, receive_form
-from recap.words import counted
 
 LONGEST_KEY = 200
 _SPARE_BYTES = 512 * MEGABYTE
@@ -241,7 +234,7 @@ class FitOptions(Section):
     """What may be said about a fit. The encoder is that of a bundle that is here already."""
 
     name: Annotated[str, Field(pattern=f"^{NAME.pattern}$")] = "fitted"
-    preset: Preset = DEFAULT_PRESET
+    preset: Preset = "recap"
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     epochs: Annotated[int, Field(ge=1, le=1000)] | None = None
     augment: bool = True

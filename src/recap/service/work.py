@@ -10,10 +10,10 @@ from typing import Any
 
 from fastapi import HTTPException
 
-from recap.config import Settings
 from recap.data.folder import natural_key
 from recap.errors import RecapError, TrainingError, is_full
 from recap.io import Case
+from recap.methods.registry import settings_from_dict
 from recap.progress import Progress
 from recap.scoring.bundle_folder import Bundle
 from recap.scoring.cases import CasePrediction, score_case
@@ -197,21 +197,21 @@ def _refuse_nothing(records: list[dict[str, Any]]) -> None:
 
 def run_fit(job: Job, folder: Path, out: Path, device: str, progress: Progress) -> Detector:
     """Fit on a job's files and save the bundle to `out`."""
-    from recap.training.fewshot import fit_few_shot
-    from recap.training.support import load_support, thumbnails
+    from recap.data.support import load_support, thumbnails
+    from recap.scoring.fit import fit_support
 
-    settings = Settings.model_validate(job.options["settings"])
+    settings = settings_from_dict(job.options["settings"])
     support = load_support(_samples(folder / "upload"), settings.reading)
     work = folder / "work"
     resumed = work.exists()
     where: dict[str, Any] = {"work_dir": work, "device": device, "progress": progress}
     try:
-        detector = fit_few_shot(support, settings, **where)
+        detector = fit_support(support, settings, **where)
     except TrainingError as error:
         if not resumed or is_full(error):  # without room nothing is damaged, and it goes on later
             raise
         shutil.rmtree(work)  # what a power cut left of it cannot be used
-        detector = fit_few_shot(support, settings, **where)
+        detector = fit_support(support, settings, **where)
     kept = thumbnails(support) if job.options["keep_thumbnails"] else {}
     detector.save(out, thumbnails=kept)
     return detector
