@@ -190,6 +190,8 @@ class _Scoring:
         try:
             with refusing_too_large():
                 opened = open_case(opened)
+            if opened.case is not None and opened.case.kind == "image":
+                self._behind.settle()  # what is scored and drawn of so large a picture is larger
         except RecapError as error:
             self._fail(opened, error)
             return

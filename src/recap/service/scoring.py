@@ -13,6 +13,7 @@ from recap.scoring.cases import CasePrediction, score_case
 from recap.scoring.detector import Detector
 from recap.scoring.parts import ImageScore, Part, Parts
 from recap.scoring.regions import case_regions
+from recap.scoring.too_large import refusing_too_large
 from recap.service.jobs import Job
 from recap.service.numbering import job_cases, unread_cases
 from recap.service.placing import case_name, in_client_words
@@ -47,13 +48,14 @@ def score_job(
             count(before + within)
 
         try:
-            case = found.open(detector.card.reading)
-            # Many images take long, so what is done of them outlives a kill.
-            work = folder / "work" / _worked_by(detector) / f"{number:05d}"
-            parts = Parts(work if len(case.images) > 1 else None)
-            for index, part in enumerate(ready):
-                parts.put(index, part)
-            record = _score_case(detector, case, parts, case_folder(out, number), step)
+            with refusing_too_large():
+                case = found.open(detector.card.reading)
+                # Many images take long, so what is done of them outlives a kill.
+                work = folder / "work" / _worked_by(detector) / f"{number:05d}"
+                parts = Parts(work if len(case.images) > 1 else None)
+                for index, part in enumerate(ready):
+                    parts.put(index, part)
+                record = _score_case(detector, case, parts, case_folder(out, number), step)
             done += len(case.images)
         except RecapError as error:
             if is_full(error):  # it says nothing of the case
