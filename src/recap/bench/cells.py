@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from recap.atomic import write_atomic
-from recap.bench.supports import Lists, SupportList
+from recap.bench.supports import Lists, SupportList, Supports
 from recap.config import AnySettings, PeerSettings, Section, Settings, settings_from_dict
-from recap.data import Domain
+from recap.data import Domain, Support
 from recap.data.exclusions import relative_path
 from recap.errors import InputError, SettingsError
 from recap.methods.methods import has_zero_shot
@@ -64,6 +64,10 @@ class Cell:
                 sections["memory"] = reset(own.memory, {"weight"})
             own = own.model_copy(update=sections)
         return _digest(replace(self, settings=own, exclude="", on="test")._identity())
+
+    def support(self, supports: Supports) -> Support | None:
+        """Find what it is fitted on; None for zero-shot cells."""
+        return supports.find(self.dataset, self.method, self.shots, self.draw, self.supports)
 
     def _identity(self) -> dict[str, Any]:
         """Without settings at their defaults: a new one must not make old cells strange."""

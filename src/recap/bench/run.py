@@ -137,7 +137,7 @@ def _jobs(
 
 def _support(cell: Cell, supports: Supports) -> Support | None:
     try:
-        return supports.of(cell)
+        return cell.support(supports)
     except InputError:  # the cell will tell, and costs only itself
         return None
 

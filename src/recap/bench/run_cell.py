@@ -47,7 +47,7 @@ def run_cell(
     of the memory alone.
     """
     target = next(domain for domain in domains if domain.name == cell.dataset)
-    drawn = drawn or Supports([target]).of(cell)
+    drawn = drawn or cell.support(Supports([target]))
     samples = _measured_images(cell, target, drawn, exclude)  # without any, no fit is needed
     support = fitted_samples(drawn, cell.method) if drawn else []
     encoder = encoder_for(cell.settings)

@@ -5,16 +5,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from recap.data import Domain, Support, draw_support, read_support
 from recap.data.exclusions import Exclusions, relative_path
 from recap.errors import InputError, SettingsError
 from recap.methods.methods import uses_abnormal
 from recap.types import CLASSES, Sample
-
-if TYPE_CHECKING:
-    from recap.bench.cells import Cell
 
 
 @dataclass(frozen=True)
@@ -113,13 +110,17 @@ class Supports:
             return None
         return support_record(samples, self._domains[dataset])
 
-    def of(self, cell: "Cell") -> Support | None:
-        """Find the support set of a cell: that of its list, or drawn; zero-shot cells have none."""
-        if not cell.shots:
+    def find(
+        self, dataset: str, method: str, shots: int, draw: int, listed: SupportList | None
+    ) -> Support | None:
+        """Find a support set: that of a list, or drawn; zero-shot has none."""
+        if not shots:
             return None
-        if cell.supports:
-            return cell.supports.find(self._domains[cell.dataset])
-        return self.draw(cell.dataset, cell.method, cell.shots, cell.draw)
+        return (
+            listed.find(self._domains[dataset])
+            if listed
+            else self.draw(dataset, method, shots, draw)
+        )
 
 
 def fitted_samples(support: Support, method: str) -> list[Sample]:
