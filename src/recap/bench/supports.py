@@ -10,7 +10,7 @@ from typing import Any
 from recap.data import Domain, Support, draw_support, read_support
 from recap.data.exclusions import Exclusions, relative_path
 from recap.errors import InputError, SettingsError
-from recap.methods.methods import uses_abnormal
+from recap.methods.registry import find_method
 from recap.types import CLASSES, Sample
 
 
@@ -88,11 +88,11 @@ class Supports:
 
     def draw(self, dataset: str, method: str, shots: int, draw: int) -> Support:
         """Draw for a method; there may be abnormal images that the method leaves aside."""
-        key = (dataset, uses_abnormal(method), shots, draw)
+        key = (dataset, find_method(method).normal_only, shots, draw)
         if key not in self._drawn:
             try:
                 found: Support | InputError = draw_support(
-                    self._domains[dataset], shots, draw, normal_only=not key[1]
+                    self._domains[dataset], shots, draw, normal_only=key[1]
                 )
             except InputError as error:
                 found = error
@@ -125,7 +125,7 @@ class Supports:
 
 def fitted_samples(support: Support, method: str) -> list[Sample]:
     """The images of a support set that a method is fitted on."""
-    return [*support.normal, *(support.abnormal if uses_abnormal(method) else ())]
+    return [*support.normal, *(() if find_method(method).normal_only else support.abnormal)]
 
 
 def support_record(samples: Sequence[Sample], target: Domain) -> SupportRecord:

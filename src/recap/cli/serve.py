@@ -48,7 +48,7 @@ def serve_command(
     The viewer is at /, the API at /api/docs, metrics are at /metrics. Jobs survive a crash: what
     was accepted is finished after the next start with the same --data.
     """
-    from recap.extras import require
+    from recap.errors import require
 
     for module in ("fastapi", "uvicorn", "python_multipart"):
         require(module, "server")

@@ -17,11 +17,11 @@ import time
 from pathlib import Path, PurePosixPath
 from typing import IO, Any, NamedTuple
 
+from recap._archive import unpack_archive
 from recap.config import ReadingSettings
 from recap.data.cases import Found, find_cases
 from recap.data.folder import natural_key
 from recap.errors import InputError, RecapError, code_of, is_full
-from recap.fetch import unpack_archive
 from recap.io import open_file, raster, read_image, read_mask, voxels
 from recap.io.budget import BUDGET
 from recap.io.case import Case

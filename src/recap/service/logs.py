@@ -7,7 +7,7 @@ from fastapi.responses import JSONResponse
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from recap.failures import log_failure
+from recap.errors import log_failure
 from recap.service.metrics import Metrics
 
 log = logging.getLogger("recap.service")

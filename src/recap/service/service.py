@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
 
+from recap.errors import counted
 from recap.service.auth import Gate
 from recap.service.bundles import Bundles
 from recap.service.inspection import Inspection
@@ -14,7 +15,6 @@ from recap.service.metrics import Metrics
 from recap.service.settings import ServerSettings, check_exposure
 from recap.service.store import Store
 from recap.service.workers import Workers
-from recap.words import counted
 
 MOST_LISTENERS = 128
 

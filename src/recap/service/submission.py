@@ -13,10 +13,9 @@ from typing import Any
 from fastapi import HTTPException, Request
 from starlette.concurrency import run_in_threadpool
 
+from recap._download import sha256_of
 from recap.config import ReadingSettings
-from recap.errors import InputError, RecapError
-from recap.failures import log_failure
-from recap.fetch import sha256_of
+from recap.errors import InputError, RecapError, log_failure
 from recap.service.auth import client_of
 from recap.service.inspector import NO_ROOM_TEXT
 from recap.service.jobs import Job, Kind, NewJob, QueueFullError

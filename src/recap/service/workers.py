@@ -9,8 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from recap.errors import RecapError, is_full
-from recap.failures import log_failure
+from recap.errors import RecapError, is_full, log_failure
 from recap.service.bundles import Bundles, add_bundle, free_name, retired_by
 from recap.service.jobs import Job, Jobs
 from recap.service.logs import log
@@ -100,7 +99,7 @@ class Workers:
 
     def _together(self, lane: str) -> int:
         """How many images of several requests to score at once: a CPU gains nothing by it."""
-        from recap.training.devices import choose_device
+        from recap.methods.training import choose_device
 
         on_cpu = choose_device(self._settings.device).type == "cpu"
         return 1 if on_cpu or lane != "score" else self._settings.batch_size
