@@ -39,7 +39,7 @@ LAYERS = [
     "cli",
 ]
 ENTRY_POINTS = {"__init__", "__main__"}
-HEAVY = {"torch", "transformers", "matplotlib", "onnx", "nrrd", "accelerate"}
+HEAVY = {"torch", "transformers", "matplotlib", "onnx", "nrrd"}
 LINE_LIMIT = 430
 EMPTY_NAMES = {"utils", "util", "helpers", "helper", "common", "misc"}
 
