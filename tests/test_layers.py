@@ -32,6 +32,7 @@ LAYERS = [
     "methods",
     "scoring",
     "report",
+    "testing",
     "demo",
     "runtime",
     "bench",
@@ -39,7 +40,7 @@ LAYERS = [
     "cli",
 ]
 ENTRY_POINTS = {"__init__", "__main__"}
-HEAVY = {"torch", "transformers", "matplotlib", "onnx", "nrrd", "accelerate"}
+HEAVY = {"torch", "transformers", "matplotlib", "onnx", "nrrd"}
 LINE_LIMIT = 430
 EMPTY_NAMES = {"utils", "util", "helpers", "helper", "common", "misc"}
 

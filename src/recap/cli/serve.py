@@ -53,7 +53,7 @@ def serve_command(
     for module in ("fastapi", "uvicorn", "python_multipart"):
         require(module, "server")
     from recap.config import validated
-    from recap.service.run import run_server
+    from recap.service.app import run_server
     from recap.service.settings import ServerSettings, check_exposure, read_own_token
 
     given = {

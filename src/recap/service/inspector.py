@@ -27,8 +27,7 @@ from recap.io.budget import BUDGET
 from recap.io.case import Case
 from recap.io.sniff import sniff
 from recap.service.deidentify import deidentify, deidentify_all, write_mask
-from recap.service.numbering import Unread
-from recap.service.placing import Placer, case_name, in_client_words, split_suffix
+from recap.service.placing import Placer, Unread, case_name, in_client_words, split_suffix
 from recap.types import BoolArray
 
 # Images that are left after this time are decoded when they are scored: somebody waits.
