@@ -64,7 +64,7 @@ class Bundles:
         return None if folder is None else read_card(folder)
 
     def refuse_other(self, name: str, fingerprint: str) -> None:
-        """Refuse a detector that is not the one a result is of; another may have its name by now."""
+        """Refuse a bundle that is not the one a result is of; another may have its name by now."""
         card = self.card(name)
         if card is None or card.fingerprint != fingerprint:
             raise HTTPException(409, "The bundle of this job is not served any more.")
