@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from recap._cluster import RayCluster
 from recap.bench.cells import plan_cells
-from recap.bench.engines import DIED, run_on_ray
+from recap.bench.engines import DIED, run_jobs
 from recap.bench.kept import read_results
 from recap.bench.run import run_cells
 from recap.methods.registry import resolve_settings
@@ -89,7 +90,7 @@ def test_a_dead_worker_costs_its_own_cell_and_a_cluster_is_left_as_it_was(tmp_pa
 
     desk = Desk()
     todo = stub_jobs(tmp_path, "die", "work", "die once", "fail")
-    run_on_ray(todo, 2, desk.start, desk.end, cluster.address)
+    run_jobs(todo, RayCluster(cluster.address, 2, 2), desk.start, desk.end)
     problem = "chest.png: is damaged."
     assert desk.ended == {"die-0": DIED, "work-1": "", "die once-2": "", "fail-3": problem}
     assert [len(job.runs()) for job in todo] == [2, 1, 2, 1]
@@ -100,6 +101,6 @@ def test_a_dead_worker_costs_its_own_cell_and_a_cluster_is_left_as_it_was(tmp_pa
 
     jobs = stub_jobs(tmp_path, "work", "sleep")
     with pytest.raises(KeyboardInterrupt):
-        run_on_ray(jobs, 2, desk.start, interrupted, cluster.address)
+        run_jobs(jobs, RayCluster(cluster.address, 2, 2), desk.start, interrupted)
     assert not ray.is_initialized()
     assert cluster.head_node.remaining_processes_alive()
