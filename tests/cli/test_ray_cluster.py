@@ -1,6 +1,7 @@
 """Grids and folders on a real Ray cluster of two workers; it takes its time, so all share one."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -25,7 +26,8 @@ def cluster(tiny_folder):
 
     head = {"num_cpus": 2, "include_dashboard": False, "object_store_memory": 100 * 1024**2}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", str(Path(stub_jobs.__code__.co_filename).parent))
+        stubs = str(Path(stub_jobs.__code__.co_filename).parent)
+        patch.setenv("PYTHONPATH", stubs, prepend=os.pathsep)
         try:
             cluster = Cluster(initialize_head=True, head_node_args=head)
         except Exception as error:
