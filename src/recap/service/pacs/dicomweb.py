@@ -11,7 +11,7 @@ from recap.data.walk import walk
 from recap.errors import InputError, SettingsError
 from recap.extras import require
 from recap.io.dicom_file import read_whole
-from recap.io.sniff import sniff
+from recap.io.formats import sniff
 from recap.service.pacs.spool import key_of
 
 _TIMEOUT_S = 60
