@@ -8,14 +8,16 @@ from pathlib import Path
 
 import numpy as np
 
-from recap.config import resolve_settings
 from recap.data.folder import folder_samples
 from recap.data.phantom import write_phantoms
+from recap.data.support import load_support
 from recap.data.tumours import pull_tumours, spread, write_tumour_slices
 from recap.encoders.weights import cache_dir, pull
 from recap.errors import RecapError
 from recap.io import read_image, read_mask
+from recap.methods.registry import resolve_settings
 from recap.metrics import auroc
+from recap.pipeline import side_by_side
 from recap.progress import Progress
 from recap.report import (
     Report,
@@ -28,10 +30,8 @@ from recap.report import (
     write_report,
 )
 from recap.scoring.detector import Detector
-from recap.scoring.pipeline import side_by_side
+from recap.scoring.fit import fit_support
 from recap.scoring.prepared import images_at_a_time
-from recap.training.fewshot import fit_few_shot
-from recap.training.support import load_support
 from recap.types import CLASSES, BoolArray, Image, Prediction, Sample
 
 # Patient 2 has the fewer lesions and the more normal levels, so it is the one to learn from: the
@@ -81,10 +81,10 @@ def run_demo(
     """Fetch encoder and images, fit on eight, score the rest, write the page."""
     settings = resolve_settings()
     pull(settings.encoder.name, say)
-    material = _images(out, say, phantoms)
+    material = _images(out, say, progress, phantoms)
     support, test, (fitted_on, scored_on) = material.support, material.test, material.whose
     say(f"Fitting on {len(support)} {fitted_on}, then scoring {len(test)} {scored_on}.")
-    detector = fit_few_shot(load_support(support), settings, progress=progress)
+    detector = fit_support(load_support(support), settings, progress=progress)
     detector.save(out / "demo.recap")
     progress("score", 0, len(test), "")
     scored = []
@@ -99,10 +99,10 @@ def run_demo(
     return DemoResult(page, _terminal_table(scored))
 
 
-def _images(out: Path, say: Callable[[str], None], phantoms: bool) -> _Material:
+def _images(out: Path, say: Callable[[str], None], progress: Progress, phantoms: bool) -> _Material:
     if not phantoms:
         try:
-            cases = write_tumour_slices(pull_tumours(cache_dir(), say), out / "slices")
+            cases = write_tumour_slices(pull_tumours(cache_dir(), progress), out / "slices")
             support = _chosen(cases[FITTED_ON])
             whose = "slices of one patient", "slices of another"
             return _Material(support, _folder(cases[SCORED]), whose, NOTES_REAL)

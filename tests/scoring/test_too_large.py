@@ -47,9 +47,9 @@ def test_the_others_are_scored_and_the_next_run_tries_again(
     folder.mkdir()
     for name, grey in {"a.png": 10, "large.png": 250, "z.png": 90}.items():
         Image.new("L", (48, 48), grey).save(folder / name)
-    original = few_shot.model.prefix
+    original = few_shot.model.encode
 
-    def prefix(pixels):
+    def encode(pixels):
         if where == "scoring" and bool((pixels.mean(dim=(1, 2, 3)) > 0.9).any()):
             asks_torch()
         return original(pixels)
@@ -63,7 +63,7 @@ def test_the_others_are_scored_and_the_next_run_tries_again(
         cases = find_cases([folder], Path("no archives here")).cases
         return score_to_folder(few_shot, cases, tmp_path / "out", drawing, batch=batch)
 
-    monkeypatch.setattr(few_shot.model, "prefix", prefix)
+    monkeypatch.setattr(few_shot.model, "encode", encode)
     rows = {row.case: row for row in run(draw)}
     assert [rows[name].status for name in ("a.png", "large.png", "z.png")] == ["ok", "error", "ok"]
     assert "more memory" in rows["large.png"].error

@@ -6,16 +6,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
+from recap._archive import unpack_archive
 from recap.config import ReadingSettings
 from recap.data.folder import name_some, natural_key
 from recap.data.walk import is_output, walk
-from recap.errors import InputError
-from recap.fetch import unpack_archive
+from recap.errors import InputError, counted
 from recap.io.case import Case
 from recap.io.formats import all_formats, is_named_image, is_unread_image, open_file, sniff
 from recap.io.nifti import nifti_pair
 from recap.io.reasons import not_there
-from recap.words import counted
 
 if TYPE_CHECKING:
     from recap.io.dicom_series import Series

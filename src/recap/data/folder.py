@@ -6,14 +6,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from recap._download import sha256_of
 from recap.data.other_kinds import owner_name, refuse_masks_among, refuse_other_kind
 from recap.data.walk import walk
-from recap.errors import InputError
-from recap.fetch import sha256_of
+from recap.errors import InputError, counted, some
 from recap.io.formats import RASTER, bare_name, is_labelled_image, is_picture
 from recap.io.reasons import not_there
 from recap.types import Sample
-from recap.words import counted, some
 
 _PICTURES = " ".join(RASTER.suffixes)
 _OWN_FOLDER = "Move masks to a folder of their own, and name it with --masks."

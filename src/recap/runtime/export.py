@@ -8,9 +8,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from recap.atomic import write_atomic
-from recap.errors import BundleError, InputError, RecapError
-from recap.extras import require
+from recap._files import write_atomic
+from recap.errors import BundleError, InputError, RecapError, require
 from recap.runtime.check import (
     ALLOWED,
     check_pixels,

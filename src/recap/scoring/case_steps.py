@@ -5,12 +5,11 @@ from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 
-from recap.atomic import make_folder
+from recap._download import sha256_of
+from recap._files import make_folder
 from recap.config import ReadingSettings
 from recap.data.cases import Found
-from recap.errors import RecapError
-from recap.extras import require
-from recap.fetch import sha256_of
+from recap.errors import RecapError, require
 from recap.io import Case
 from recap.io.budget import BUDGET
 from recap.io.formats import sniff

@@ -13,13 +13,13 @@ from itertools import islice
 
 import torch
 
-from recap.data.processes import usable_cores
+from recap._process import usable_cores
 from recap.io.budget import BUDGET
 from recap.io.raster import TILES
 from recap.io.resize import SquareResize
-from recap.methods.recap.scorer import Output
+from recap.methods.base import Output
+from recap.pipeline import side_by_side
 from recap.scoring.detector import Detector
-from recap.scoring.pipeline import side_by_side
 from recap.types import Image, Prediction
 
 GPU_BATCH = 16

@@ -14,8 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image as Pillow
 
-from recap.errors import InputError, RecapError, is_full
-from recap.extras import require
+from recap.errors import InputError, RecapError, is_full, require
 from recap.io import open_file
 from recap.io.budget import BUDGET
 from recap.io.dicom_decode import BIG, IMPLICIT, LITTLE

@@ -17,18 +17,17 @@ import time
 from pathlib import Path, PurePosixPath
 from typing import IO, Any, NamedTuple
 
+from recap._archive import unpack_archive
 from recap.config import ReadingSettings
 from recap.data.cases import Found, find_cases
 from recap.data.folder import natural_key
 from recap.errors import InputError, RecapError, code_of, is_full
-from recap.fetch import unpack_archive
 from recap.io import open_file, raster, read_image, read_mask, voxels
 from recap.io.budget import BUDGET
 from recap.io.case import Case
 from recap.io.formats import sniff
 from recap.service.deidentify import deidentify, deidentify_all, write_mask
-from recap.service.numbering import Unread
-from recap.service.placing import Placer, case_name, in_client_words, split_suffix
+from recap.service.placing import Placer, Unread, case_name, in_client_words, split_suffix
 from recap.types import BoolArray
 
 # Images that are left after this time are decoded when they are scored: somebody waits.
