@@ -144,7 +144,7 @@ def _syntax(source: Any) -> str:
 
 
 def _sop_class(source: Any) -> str:
-    """What kind of object it is; a DICOMDIR says so in the file meta alone."""
+    """Read the kind of an object; a DICOMDIR tells it in the file meta alone."""
     named = source.get("SOPClassUID") or source.file_meta.get("MediaStorageSOPClassUID")
     return named or "1.2.840.10008.5.1.4.1.1.7"
 
