@@ -29,9 +29,9 @@ from recap.benchmark.timed import timed_model
 from recap.config import DEFAULT_PRESET, resolve_settings
 from recap.data import write_phantoms
 from recap.encoders.load import load_encoder
-from recap.runtime.choice import choose_runtime
+from recap.runtime.choose import choose_runtime
+from recap.runtime.engines import machine_facts
 from recap.runtime.export import export_bundle
-from recap.runtime.machine import machine_facts
 from recap.scoring.arrays import Runtime
 from recap.scoring.detector import Detector
 from recap.scoring.prepared import one_core_each

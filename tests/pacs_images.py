@@ -11,7 +11,7 @@ from recap.config import ReadingSettings
 from recap.data.cases import find_cases
 from recap.io.case import Case
 from recap.pacs.spool import Unscored
-from recap.report.dicom_results import write_dicom_results
+from recap.report.dicom.results import write_dicom_results
 
 
 def study(number: int, slices: int = 3, side: int = 8) -> list[pydicom.Dataset]:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from recap.config import resolve_settings
     from recap.io import read_image
     from recap.methods.recap.build import build_model
-    from recap.runtime.loading import load
+    from recap.runtime.choose import load
     from recap.scoring.calibrate import calibrate
     from recap.scoring.detector import Detector
     from recap.training.fit import fit
@@ -47,7 +47,7 @@ _LAZY = {
     "build_model": "recap.methods.recap.build",
     "calibrate": "recap.scoring.calibrate",
     "fit": "recap.training.fit",
-    "load": "recap.runtime.loading",
+    "load": "recap.runtime.choose",
     "read_image": "recap.io",
     "resolve_settings": "recap.config",
 }

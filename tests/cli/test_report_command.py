@@ -11,7 +11,7 @@ import recap
 from recap.cli.report import report_command
 from recap.data.cases import Found
 from recap.errors import InputError
-from recap.report.score_page import write_score_page
+from recap.report.page import write_score_page
 from recap.scoring.bundle import read_card
 from recap.scoring.explain import explain
 from recap.scoring.rows import Row

@@ -12,10 +12,9 @@ from PIL import Image as Pillow
 from recap.errors import InputError
 from recap.report import overlay, score_page
 from recap.report.overlay import MAX_OPACITY, map_layer
-from recap.report.score_page import write_score_page
-from recap.report.score_page_histogram import bin_edges, histogram, ticks
-from recap.report.score_page_table import aligned
-from recap.report.scored_folder import ScoredFolder
+from recap.report.page import write_score_page
+from recap.report.page_table import aligned, bin_edges, histogram, ticks
+from recap.report.previews import ScoredFolder
 from recap.scoring.rows import read_rows
 from recap.types import Image
 from scored_folders import (

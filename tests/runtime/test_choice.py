@@ -12,9 +12,8 @@ import recap
 from recap.data.processes import usable_cores
 from recap.errors import SettingsError
 from recap.runtime import choice, measured
-from recap.runtime.choice import Chosen, choose_runtime, device_for
-from recap.runtime.machine import machine_facts
-from recap.runtime.measured import Measured, time_each
+from recap.runtime.choose import Chosen, Measured, choose_runtime, device_for, time_each
+from recap.runtime.engines import machine_facts
 from recap.runtime.record import ExportRecord
 from recap.scoring.arrays import Arrays, as_output
 

@@ -22,8 +22,8 @@ from recap.benchmark.table_html import html_section, html_style
 from recap.benchmark.table_model import Table
 from recap.benchmark.tables import paper_tables
 from recap.progress import Progress, silent
-from recap.report.document import document, png_source
-from recap.report.html import DISCLAIMER
+from recap.report.overlay import png_source
+from recap.report.page import DISCLAIMER, document
 
 SCREEN_DPI = 150
 TITLE = "Benchmark report"

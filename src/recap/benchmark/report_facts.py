@@ -11,7 +11,7 @@ from recap.benchmark.figures.style import dataset_name, method_name, setting_nam
 from recap.benchmark.run_notes import encoder_name, own_notes
 from recap.benchmark.table_cells import mean_over_seeds
 from recap.benchmark.table_model import Cell, Column, Label, Number, Row, Table, rank_down
-from recap.report.document import definitions
+from recap.report.page import definitions
 
 LEVELS = {"image_auroc": "Image", "pixel_auroc": "Pixel"}
 

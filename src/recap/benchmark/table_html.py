@@ -19,8 +19,7 @@ from recap.benchmark.table_model import (
     note_marks,
     note_once,
 )
-from recap.report.document import document
-from recap.report.page_style import STYLE
+from recap.report.page import STYLE, document, packaged
 
 _TABLE_STYLE = """\
 body { max-width: 110rem; }
@@ -49,7 +48,7 @@ def html_page(tables: Sequence[Table], title: str = "Benchmark tables") -> str:
 
 def html_style() -> str:
     """The style sheet that `html_section` needs."""
-    return STYLE + _TABLE_STYLE
+    return packaged(STYLE) + _TABLE_STYLE
 
 
 def html_section(table: Table) -> str:

@@ -54,7 +54,7 @@ def listen_command(
     from recap.pacs.listen import Listener, ListenSettings
     from recap.pacs.score_study import study_scorer
     from recap.pacs.spool import Spool
-    from recap.runtime.loading import load
+    from recap.runtime.choose import load
 
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s")
     logging.getLogger("recap").setLevel(logging.INFO)

@@ -10,7 +10,7 @@ from recap.data.cases import Found, NoCasesError, find_cases
 from recap.errors import InputError, RecapError
 from recap.failures import log_failure
 from recap.pacs.spool import Unscored
-from recap.report.dicom_results import write_dicom_results
+from recap.report.dicom.results import write_dicom_results
 from recap.scratch import scratch_folder
 from recap.words import counted
 

@@ -57,7 +57,7 @@ def dicom_zip(service: Service, job: Job, result: Result) -> Iterator[bytes]:
 def _write(
     case: Case, record: dict[str, Any], fingerprint: str, result: Result, folder: Path
 ) -> None:
-    from recap.report.dicom_results import write_dicom_results
+    from recap.report.dicom.results import write_dicom_results
 
     target = folder / f"case-{record['id']:05d}"
     target.mkdir()

@@ -11,7 +11,7 @@ from io import BufferedReader
 from pathlib import Path
 from typing import Any
 
-from recap.report.score_page_table import cell_text
+from recap.report.page_table import cell_text
 from recap.scoring.bundle_folder import Bundle
 from recap.scoring.decided import columns_of
 from recap.scoring.rows import number_text
