@@ -1,7 +1,7 @@
 """The demo: the whole job on two real patients, ending with a page to look at."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -87,8 +87,12 @@ def run_demo(
     bundle = out / "demo.recap"
     detector.save(bundle)
     results = out / "results" / material.folder
-    cases = find_cases([sample.path for sample in test], out).cases
-    scored = _score(detector, cases, test, results, progress)
+    samples = {str(sample.path.absolute()): sample for sample in test}
+    cases = [
+        replace(found, name=_name(samples[str(Path(found.path).absolute())]))
+        for found in find_cases([sample.path for sample in test], out).cases
+    ]
+    scored = _score(detector, cases, samples, results, progress)
     write_previews(
         detector, cases, [one.row for one in scored], results, settings.reading, Bundle(bundle)
     )
@@ -96,11 +100,10 @@ def run_demo(
     known = Known(
         title=f"recap demo: fitted on {len(support)} {fitted_on}, scored on {scored_on}",
         measures={
-            "Fitted on": _names(support),
             "AUROC of pixels (where)": f"{pixel:.3f}",
             "AUROC of images (whether)": f"{image:.3f}",
         },
-        notes=material.notes,
+        notes=[f"Fitted on {_names(support)}.", *material.notes],
         labels={one.row.case: CLASSES[one.sample.abnormal] for one in scored},
     )
     add_to_manifest(results, {}, known=asdict(known))
@@ -143,10 +146,14 @@ def _chosen(case: Path) -> list[Sample]:
     return spread(normal, NORMAL_IMAGES) + spread(abnormal, ABNORMAL_IMAGES)
 
 
+def _name(sample: Sample) -> str:
+    return f"{CLASSES[sample.abnormal]}/{sample.path.name}"
+
+
 def _score(
     detector: Detector,
     cases: Sequence[Found],
-    test: Sequence[Sample],
+    samples: Mapping[str, Sample],
     results: Path,
     progress: Progress,
 ) -> list[_Scored]:
@@ -155,7 +162,6 @@ def _score(
     def draw(case: Case, prediction: CasePrediction, path: Path) -> None:
         save_png(case_overlay(case, prediction, detector.map_scale), path)
 
-    samples = {str(sample.path.absolute()): sample for sample in test}
     scored = []
     for row in score_to_folders([Target(detector, results, draw)], cases, progress)[0]:
         if row.status != "ok":

@@ -90,7 +90,7 @@ def test_a_disk_that_fills_up_while_results_are_written_is_waited_for(
 ):
     """More often than a study is tried that brings the process down."""
     from recap.pacs.listen import _MAX_ATTEMPTS
-    from recap.report import dicom_results
+    from recap.report.dicom import results as dicom_results
     from recap.scoring import cases
 
     full, write = [True] * (_MAX_ATTEMPTS + 2), dicom_results.replacing

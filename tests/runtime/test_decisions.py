@@ -12,7 +12,8 @@ from typer.testing import CliRunner
 import recap
 from recap.cli.main import app
 from recap.runtime import export
-from recap.runtime.export import export_bundle, open_graph
+from recap.runtime.engines import open_graph
+from recap.runtime.export import export_bundle
 from recap.runtime.graph import Decisions, decisions_of
 from recap.runtime.record import check_pixels, decision_differences, exports
 from recap.scoring.bundle_folder import Bundle
