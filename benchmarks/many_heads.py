@@ -23,8 +23,8 @@ from PIL import Image as Pillow
 from score_pipeline import calibrated
 
 from recap.allocator import keep_freed_memory
-from recap.benchmark.interleaved import Lap, time_rounds
-from recap.benchmark.timed import timed_model
+from recap.bench.speed import Lap, time_rounds
+from recap.bench.timed import timed_model
 from recap.cli.score_job import Job, Wanted, score_jobs
 from recap.config import Settings, resolve_settings
 from recap.data.cases import Found, find_cases

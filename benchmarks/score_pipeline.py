@@ -29,7 +29,7 @@ import typer
 from read_speed import ct_slice
 
 from recap.allocator import keep_freed_memory
-from recap.benchmark.timed import timed_model
+from recap.bench.timed import timed_model
 from recap.cli.score_job import Job, Wanted, score_jobs
 from recap.config import ReadingSettings, resolve_settings
 from recap.data.cases import Found, find_cases

@@ -10,8 +10,8 @@ from dicom_files import data_set, place
 from recap.config import ReadingSettings
 from recap.data.cases import find_cases
 from recap.io.case import Case
-from recap.pacs.spool import Unscored
 from recap.report.dicom.results import write_dicom_results
+from recap.service.pacs.spool import Unscored
 
 
 def study(number: int, slices: int = 3, side: int = 8) -> list[pydicom.Dataset]:

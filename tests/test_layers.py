@@ -42,9 +42,8 @@ LAYERS = [
     "demo",
     "methods",
     "runtime",
-    "pacs",
-    "benchmark",
-    "server",
+    "bench",
+    "service",
     "cli",
 ]
 ENTRY_POINTS = {"__init__", "__main__"}
