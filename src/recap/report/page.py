@@ -38,8 +38,6 @@ SCALE_NOTE = (
     "and values up to the left end leave the image as it is."
 )
 LEGEND_ALT = "Colour bar of the fixed scale, from dark (low) to yellow (high)"
-# Even if escaping failed somewhere, the browser would load and run nothing.
-POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
 
 
 def write_score_page(folder: Path) -> Path:
@@ -71,16 +69,23 @@ def render_score_page(scored: ScoredFolder) -> str:
 
 
 def _page(title: str, body: str) -> str:
-    style, script = packaged(STYLE), f"\n{packaged(SCRIPT)}"
-    in_page = f"\n{style}"  # what is hashed is all between the tags
+    """Wrap a body with style, script and the policy: even if escaping failed somewhere, the
+    browser would load and run nothing else."""
+    in_page, script = f"\n{_packaged(STYLE)}", f"\n{_packaged(SCRIPT)}"  # all between the tags
     policy = (
         f"default-src 'none'; img-src data:; style-src {_hash(in_page)}; "
         f"script-src {_hash(script)}; base-uri 'none'; form-action 'none'"
     )
-    return document(title, style, f"{body}\n<script>{script}</script>", policy)
+    return (
+        "<!DOCTYPE html>\n<html lang='en'>\n<head>\n<meta charset='utf-8'>\n"
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
+        "<meta name='viewport' content='width=device-width, initial-scale=1'>\n"
+        f"<title>{escape(title)}</title>\n<style>{in_page}</style>\n</head>\n"
+        f"<body>\n{body}\n<script>{script}</script>\n</body>\n</html>\n"
+    )
 
 
-def packaged(name: str) -> str:
+def _packaged(name: str) -> str:
     """Read a style sheet or script that comes with this package."""
     return files("recap.report").joinpath(name).read_text(encoding="utf-8")
 
@@ -88,23 +93,6 @@ def packaged(name: str) -> str:
 def _hash(text: str) -> str:
     digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
     return f"'sha256-{digest}'"
-
-
-def document(title: str, style: str, body: str, policy: str = POLICY) -> str:
-    """Make a whole page of its body; `policy` is what the browser may load and run."""
-    return (
-        "<!DOCTYPE html>\n<html lang='en'>\n<head>\n<meta charset='utf-8'>\n"
-        f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
-        "<meta name='viewport' content='width=device-width, initial-scale=1'>\n"
-        f"<title>{escape(title)}</title>\n<style>\n{style}</style>\n</head>\n"
-        f"<body>\n{body}\n</body>\n</html>\n"
-    )
-
-
-def definitions(kind: str, pairs: Iterable[tuple[str, str]]) -> str:
-    """List names and values; `kind` is the CSS class of the list."""
-    cells = "".join(f"<div><dt>{escape(k)}</dt><dd>{escape(str(v))}</dd></div>" for k, v in pairs)
-    return f"<dl class='{kind}'>{cells}</dl>"
 
 
 def _choose(scored: ScoredFolder) -> tuple[list[Shown], int]:
@@ -153,9 +141,15 @@ def _facts(scored: ScoredFolder) -> str:
     if "guarantee" in decided:
         long.append(("What that promises", decided["guarantee"]))
     return (
-        f"<section aria-label='Key facts'>{definitions('facts', short)}"
-        f"{definitions('facts long', long)}</section>"
+        f"<section aria-label='Key facts'>{_definitions('facts', short)}"
+        f"{_definitions('facts long', long)}</section>"
     )
+
+
+def _definitions(kind: str, pairs: Iterable[tuple[str, str]]) -> str:
+    """List names and values; `kind` is the CSS class of the list."""
+    cells = "".join(f"<div><dt>{escape(k)}</dt><dd>{escape(str(v))}</dd></div>" for k, v in pairs)
+    return f"<dl class='{kind}'>{cells}</dl>"
 
 
 def _notes(notes: list[str]) -> str:

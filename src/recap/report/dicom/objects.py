@@ -245,16 +245,11 @@ def segmentation(
     return written
 
 
-def label_of(finding: Finding) -> str:
-    """What a finding is called in every result."""
-    return f"Abnormal region {finding.number}"
-
-
 def _description(number: int, finding: Finding, tracking_uid: str) -> Any:
     highdicom = require("highdicom", "dicom")
     return highdicom.seg.SegmentDescription(
         segment_number=number,
-        segment_label=label_of(finding),
+        segment_label=finding.label,
         segmented_property_category=standard_code(
             "49755003", "SCT", "Morphologically Abnormal Structure"
         ),
@@ -267,5 +262,5 @@ def _description(number: int, finding: Finding, tracking_uid: str) -> Any:
             source=MAKER,
         ),
         tracking_uid=tracking_uid,
-        tracking_id=label_of(finding),
+        tracking_id=finding.label,
     )

@@ -24,7 +24,6 @@ from recap.report.dicom.identity import (
     repeatable_uids,
     standard_code,
 )
-from recap.report.dicom.objects import label_of
 from recap.report.dicom.source import Source, SourceFrame
 from recap.scoring.calibration import Verdict, verdict, warned
 from recap.scoring.regions import reaches
@@ -50,6 +49,11 @@ class Finding:
     area_px: int
     """On the peak's frame, as is the box."""
     box_xyxy_px: tuple[int, int, int, int]
+
+    @property
+    def label(self) -> str:
+        """Its name in every result."""
+        return f"Abnormal region {self.number}"
 
 
 def as_stored(case: Case, stack: NDArray[Any]) -> NDArray[Any]:
@@ -256,7 +260,7 @@ def _finding_group(
     # In DICOM the corner of the first pixel is 0, 0 and its centre 0.5, 0.5.
     corners = [(left, top), (right, top), (right, bottom), (left, bottom), (left, top)]
     return sr.PlanarROIMeasurementsAndQualitativeEvaluations(
-        tracking_identifier=sr.TrackingIdentifier(tracking, label_of(finding)),
+        tracking_identifier=sr.TrackingIdentifier(tracking, finding.label),
         referenced_region=sr.ImageRegion("POLYLINE", np.array(corners, float), image),
         finding_type=standard_code("52988006", "SCT", "Lesion"),
         algorithm_id=algorithm,
