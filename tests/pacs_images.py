@@ -61,6 +61,7 @@ def marked(case: Case) -> SimpleNamespace:
         map=maps[0] if case.kind == "image" else maps,
         highest=0,
         decision=None,
+        domain=None,
     )
 
 

@@ -6,15 +6,16 @@ from pathlib import Path
 
 import numpy as np
 
-from recap.atomic import make_folder
-from recap.config import resolve_settings
+from recap._files import make_folder
 from recap.data.cases import Found, find_cases
 from recap.data.folder import folder_samples
 from recap.data.phantom import write_phantoms
+from recap.data.support import load_support
 from recap.data.tumours import pull_tumours, spread, write_tumour_slices
 from recap.encoders.weights import cache_dir, pull
 from recap.errors import RecapError
 from recap.io import Case, read_mask
+from recap.methods.registry import resolve_settings
 from recap.metrics import auroc
 from recap.progress import Progress
 from recap.report.overlay import case_overlay, outline_layer, save_png
@@ -25,10 +26,9 @@ from recap.scoring.bundle_folder import Bundle
 from recap.scoring.case_steps import Target
 from recap.scoring.cases import CasePrediction
 from recap.scoring.detector import Detector
+from recap.scoring.fit import fit_support
 from recap.scoring.rows import Row
 from recap.scoring.run_manifest import add_to_manifest
-from recap.training.fewshot import fit_few_shot
-from recap.training.support import load_support
 from recap.types import CLASSES, BoolArray, FloatArray, Sample
 
 # Patient 2 has the fewer lesions and the more normal levels, so it is the one to learn from: the
@@ -80,10 +80,10 @@ def run_demo(
     """Fetch encoder and images, fit on eight, score the rest, write the page."""
     settings = resolve_settings()
     pull(settings.encoder.name, say)
-    material = _images(out, say, phantoms)
+    material = _images(out, say, progress, phantoms)
     support, test, (fitted_on, scored_on) = material.support, material.test, material.whose
     say(f"Fitting on {len(support)} {fitted_on}, then scoring {len(test)} {scored_on}.")
-    detector = fit_few_shot(load_support(support), settings, progress=progress)
+    detector = fit_support(load_support(support), settings, progress=progress)
     bundle = out / "demo.recap"
     detector.save(bundle)
     results = out / "results" / material.folder
@@ -110,10 +110,10 @@ def run_demo(
     return DemoResult(write_score_page(results), _terminal_table(scored, image, pixel))
 
 
-def _images(out: Path, say: Callable[[str], None], phantoms: bool) -> _Material:
+def _images(out: Path, say: Callable[[str], None], progress: Progress, phantoms: bool) -> _Material:
     if not phantoms:
         try:
-            cases = write_tumour_slices(pull_tumours(cache_dir(), say), out / "slices")
+            cases = write_tumour_slices(pull_tumours(cache_dir(), progress), out / "slices")
             support = _chosen(cases[FITTED_ON])
             whose = "slices of one patient", "slices of another"
             return _Material(support, _folder(cases[SCORED]), whose, NOTES_REAL, SCORED)

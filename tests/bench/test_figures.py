@@ -20,7 +20,7 @@ from recap.bench.figures.distributions import _ends, _shares
 from recap.bench.figures.qualitative import _columns, _first_seeds
 from recap.bench.figures.runs import auroc_text, read_run, read_runs, read_variants
 from recap.bench.figures.sensitivity import read_summary, study_figures
-from recap.bench.results import result_file
+from recap.bench.kept import result_file
 from recap.errors import InputError
 
 pytest.importorskip("matplotlib")
@@ -315,7 +315,7 @@ def test_a_damaged_result_is_named(tmp_path):
     del content["images"]
     file.write_text(json.dumps(content))
     with pytest.raises(InputError, match=r"seed-0-.*\.json: is damaged"):
-        read_run(file)
+        read_run(tmp_path, cell.name)
     with pytest.raises(InputError, match="no results here"):
         read_runs(tmp_path / "elsewhere")
 

@@ -4,17 +4,11 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from recap.bench.cells import Cell, plan_cells
-from recap.bench.results import (
-    definition,
-    experiment_file,
-    read_experiment,
-    register,
-    result_file,
-    write_result,
-)
+from recap.bench.kept import result_file, write_result
+from recap.bench.results import definition, experiment_file, read_experiment, register
 from recap.bench.tables import collect
-from recap.config import resolve_settings
 from recap.errors import InputError
+from recap.methods.registry import resolve_settings
 
 COUNTS = {"abnormal": 3, "normal": 3}
 

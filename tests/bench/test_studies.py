@@ -3,7 +3,8 @@ import pytest
 from quick_encoder import encoder_read_once  # noqa: F401
 from recap.bench import run_cell as module
 from recap.bench.cells import plan_cells
-from recap.bench.results import definition, is_done, read_experiment, read_results, result_file
+from recap.bench.kept import is_done, read_results, result_file
+from recap.bench.results import definition, read_experiment
 from recap.bench.run import Silent, run_cells
 from recap.bench.studies import (
     ENCODERS,
@@ -15,8 +16,8 @@ from recap.bench.studies import (
     variants_of,
 )
 from recap.bench.table_cells import ALIASES
-from recap.config import resolve_settings
 from recap.errors import InputError, SettingsError, WeightsError
+from recap.methods.registry import resolve_settings
 
 NAMES = (
     "components", "conditioning", "backbones",

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from PIL import Image as PillowImage
 
+from recap import _process
 from recap.data import fingerprint_store as store
-from recap.data import processes
 from recap.data.fingerprint_store import read_fingerprints
 from recap.errors import InputError
 
@@ -142,7 +142,7 @@ class FragilePool:
 
 
 def test_a_file_that_kills_its_process_costs_only_itself(files, monkeypatch):
-    monkeypatch.setattr(processes, "process_pool", FragilePool)
+    monkeypatch.setattr(_process, "process_pool", FragilePool)
     monkeypatch.setattr(store, "_CHUNK", 2)
     made = read_fingerprints(files, workers=2)
     assert list(made) == files

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from recap._download import sha256_of
 from recap.encoders import ledger, weights
 from recap.encoders.registry import ENCODERS
 from recap.encoders.weights import MissingWeightsError, WrongDigestError, add, locate, pull, verify
 from recap.errors import WeightsError
-from recap.fetch import sha256_of
 
 
 def silent(message):

@@ -14,7 +14,7 @@ from recap.data.cases import find_cases
 from recap.io import open_file, read_mask
 from recap.service.deidentify import deidentify, deidentify_all
 from recap.service.inspector import answer
-from recap.service.numbering import job_cases
+from recap.service.placing import job_cases
 from service_calls import API, ended, png, upload
 
 pydicom = pytest.importorskip("pydicom")

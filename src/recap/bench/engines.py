@@ -17,12 +17,11 @@ from math import ceil
 from pathlib import Path
 from typing import Any
 
+from recap._process import process_pool
 from recap.bench.cells import Cell
 from recap.data import Domain
 from recap.data.exclusions import Exclusions
-from recap.data.processes import process_pool
-from recap.errors import InputError, RecapError
-from recap.extras import require
+from recap.errors import InputError, RecapError, require
 from recap.threads import fix_threads
 
 DIED = "its process died twice, the second time alone: out of memory, or killed."

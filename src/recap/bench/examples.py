@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from recap.atomic import replacing
+from recap._files import replacing
 from recap.bench.cells import Cell
-from recap.bench.results import refusing_damage, result_file
+from recap.bench.kept import refusing_damage, result_file
 from recap.config import ReadingSettings
 from recap.io import read_image
 from recap.io.resize import SquareResize

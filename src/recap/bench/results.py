@@ -1,7 +1,5 @@
-"""Results of cells in a folder, and experiments: named views on them. A cell that several of them
-show runs once.
+"""Experiments: named views on the cells of a folder. A cell that several of them show runs once.
 
-    OUT/cells/recap/Brain/4-shot/seed-0-….json
     OUT/experiments/conditioning.json:
     {"experiment": "conditioning", "variants": {"gated": ["recap/Brain/4-shot/seed-0-…", …], …}}
 
@@ -10,61 +8,22 @@ A study also keeps its `base`, which is all that its variants have in common.
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile
 
-from recap.atomic import write_atomic
+from recap._files import locked, write_atomic
 from recap.bench.cells import Cell
-from recap.config import (
-    DEFAULT_PRESET,
-    settings_from_dict,
+from recap.bench.kept import (
+    CELLS,
+    PACKED,
+    is_kept,
+    kept_names,
+    read_result,
+    read_results,
+    refusing_damage,
 )
 from recap.errors import InputError
-from recap.lock import locked
-
-
-def result_file(out: Path, cell: Cell) -> Path:
-    """Where a cell's result is kept."""
-    return out / "cells" / f"{cell.name}.json"
-
-
-def write_result(out: Path, cell: Cell, result: dict[str, Any]) -> None:
-    """Keep a finished cell."""
-    content = {"cell": cell.as_json(), **result}
-    write_atomic(result_file(out, cell), json.dumps(content, indent=1) + "\n")
-
-
-def is_done(out: Path, cell: Cell) -> bool:
-    """Tell whether a cell has a whole result; a damaged one is run again."""
-    try:
-        found = json.loads(result_file(out, cell).read_text(encoding="utf-8"))
-        # Settings that the cell was run without are as they always were.
-        own = type(cell.settings).model_validate(found["cell"]["settings"])
-        return "metrics" in found and own == cell.settings
-    except (OSError, ValueError, TypeError, KeyError):
-        return False
-
-
-@contextmanager
-def refusing_damage(file: Path) -> Iterator[None]:
-    """Whatever fails while a kept result is read is told as damage of its file."""
-    try:
-        yield
-    except (OSError, ValueError, TypeError, KeyError, EOFError, BadZipFile) as error:
-        raise InputError(f"{file}: is damaged ({error}). Remove it and run again.") from error
-
-
-def read_results(out: Path) -> Iterator[dict[str, Any]]:
-    """All finished cells of a folder, by name."""
-    if not (out / "cells").is_dir():
-        raise InputError(f"{out}: no results here. Make some with `recap bench run --out {out}`.")
-    for file in sorted((out / "cells").rglob("*.json")):
-        with refusing_damage(file):
-            result = json.loads(file.read_text(encoding="utf-8"))
-        yield result
-
+from recap.methods.registry import settings_from_dict
 
 GRID, POOL = "grid", "pool"
 """The grids of `recap bench run`, on the test splits and on the pools."""
@@ -115,12 +74,12 @@ def read_experiment(out: Path, name: str) -> list[tuple[str, dict[str, Any]]]:
         if name != GRID or (out / FOLDER).is_dir():
             return []
         return [(result["cell"]["method"], result) for result in read_results(out)]
-    files = [
-        (label, out / "cells" / f"{cell}.json")
-        for label, cells in content["variants"].items()
-        for cell in cells
+    return [
+        (label, read_result(out, name))
+        for label, names in content["variants"].items()
+        for name in names
+        if is_kept(out, name)
     ]
-    return [(label, _read(file)) for label, file in files if file.exists()]
 
 
 def with_presets(cells: Sequence[tuple[str, Mapping[str, Any]]]) -> list[str]:
@@ -133,7 +92,7 @@ def with_presets(cells: Sequence[tuple[str, Mapping[str, Any]]]) -> list[str]:
     for label, preset in own:
         presets.setdefault(label, set()).add(preset)
     return [
-        label if len(presets[label]) == 1 or preset == DEFAULT_PRESET else f"{label} ({preset})"
+        label if len(presets[label]) == 1 or preset == "recap" else f"{label} ({preset})"
         for label, preset in own
     ]
 
@@ -155,13 +114,11 @@ def flat_settings(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[s
 
 def _adopt(out: Path) -> None:
     """Note what an older folder holds as its grid, before other cells come to stand beside it."""
-    cells = out / "cells"
-    if (out / FOLDER).is_dir() or not cells.is_dir():
+    if (out / FOLDER).is_dir() or not any((out / place).exists() for place in (CELLS, PACKED)):
         return
     variants: dict[str, list[str]] = {}
-    for file in sorted(cells.rglob("*.json")):
-        place = file.relative_to(cells).with_suffix("")
-        variants.setdefault(place.parts[0], []).append(place.as_posix())
+    for name in kept_names(out):
+        variants.setdefault(name.partition("/")[0], []).append(name)
     _write(out, GRID, {"experiment": GRID, "variants": variants})
 
 

@@ -1,6 +1,5 @@
 """Running the cells of a benchmark: those without a result, each kept as soon as it is done."""
 
-import json
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -9,7 +8,7 @@ from typing import Any, Protocol
 
 from recap.bench.cells import Cell, with_sources
 from recap.bench.engines import Job, run_here, run_in_processes
-from recap.bench.results import is_done, result_file
+from recap.bench.kept import is_done, place_of, read_result
 from recap.bench.supports import refuse_other_images, refuse_other_supports
 from recap.data import Domain
 from recap.data.exclusions import Exclusions
@@ -175,13 +174,8 @@ class _Desk:
 
 
 def _outcome(out: Path, cell: Cell) -> Outcome:
-    return Outcome(cell, _result(out, cell)["metrics"].get("image_auroc"))
+    return Outcome(cell, read_result(out, cell.name)["metrics"].get("image_auroc"))
 
 
 def _kept(out: Path, cells: Sequence[Cell]) -> Iterator[tuple[Path, dict[str, Any]]]:
-    return ((result_file(out, cell), _result(out, cell)) for cell in cells)
-
-
-def _result(out: Path, cell: Cell) -> dict[str, Any]:
-    content: dict[str, Any] = json.loads(result_file(out, cell).read_text(encoding="utf-8"))
-    return content
+    return ((place_of(out, cell.name), read_result(out, cell.name)) for cell in cells)

@@ -25,8 +25,7 @@ from recap.cli.bench_options import (
 from recap.cli.bench_speed import speed_command
 from recap.cli.bench_studies import ablate, sweep
 from recap.cli.options import Config, Overrides, OwnPreset
-from recap.errors import InputError, SettingsError
-from recap.words import counted
+from recap.errors import InputError, SettingsError, counted
 
 app = typer.Typer(
     no_args_is_help=True, rich_markup_mode=None, help="Run a grid of experiments; print its tables."
@@ -189,9 +188,28 @@ def figures(
     typer.echo(f"Written as PNG and SVG: {folder}")
 
 
+def pack(
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="The folder of `recap bench run`.")],
+) -> None:
+    """Put all results of a folder into one compressed table.
+
+    OUT/cells.jsonl.gz: every cell with its settings, metrics and the scores of its images. All
+    commands read it where OUT/cells is gone, and a run skips what it has.
+    """
+    from recap.bench.kept import CELLS, PACKED
+    from recap.bench.kept import pack as pack_results
+
+    count = pack_results(out)
+    size = (out / PACKED).stat().st_size / 1000
+    typer.echo(f"{counted(count, 'cell')} in {out / PACKED} ({size:.0f} kB)")
+    if (out / CELLS).is_dir():
+        typer.echo(f"Without {out / CELLS} the results are the same, but for maps kept there.")
+
+
 # Help lists commands as they are registered: here in the order of use.
 app.command()(compare)
 app.command()(ablate)
 app.command()(sweep)
 app.command("speed")(speed_command)
 app.command()(figures)
+app.command()(pack)

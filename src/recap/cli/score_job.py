@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 from recap.cli.options import check_window, reading_from
 from recap.config import ReadingSettings
 from recap.data.cases import Found
-from recap.errors import InputError, RecapError
-from recap.extras import require
+from recap.errors import InputError, RecapError, require
 from recap.io import Case
 from recap.progress import Progress
 from recap.report.old_dicom import clear_case, clear_unnamed

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
+from recap._process import run_each, usable_cores
 from recap.data.fingerprints import THUMB_PX, Fingerprint, fingerprint
-from recap.data.processes import run_each, usable_cores
 from recap.errors import InputError
 
 # To be raised with every change to what a fingerprint holds.

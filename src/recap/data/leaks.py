@@ -10,8 +10,8 @@ import numpy as np
 
 from recap.data.fingerprints import Fingerprint, Thumbs
 from recap.data.similar import Match, find_matches
+from recap.errors import counted
 from recap.types import CLASSES
-from recap.words import counted
 
 Kind = Literal[
     "identical-file",

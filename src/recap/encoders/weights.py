@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from recap._download import fetch_wheel, sha256_of
 from recap.encoders import cache, header, hub, ledger
 from recap.encoders.cache import LEDGER_FILE, WrongDigestError, cache_dir
 from recap.encoders.hub import (
@@ -20,7 +21,6 @@ from recap.encoders.hub import (
 )
 from recap.encoders.registry import ENCODERS, EncoderEntry, find, unknown_encoder
 from recap.errors import RecapError, WeightsError
-from recap.fetch import fetch_wheel, sha256_of
 
 __all__ = [
     "Check",

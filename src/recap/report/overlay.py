@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from PIL import Image as Pillow
 from PIL import ImageDraw, ImageFont
 
-from recap.atomic import write_atomic
+from recap._files import write_atomic
 from recap.errors import InputError, SettingsError
 from recap.io import Case
 from recap.types import BoolArray, FloatArray, Image
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 RGBArray = NDArray[np.uint8]
 
 MAX_OPACITY = 0.8
+_BAND_PX = 2**20
 SLIDE_PX = 1600
 """The longer side of the picture of a slide."""
 OUTLINE_COLOUR = (0, 229, 255)
@@ -68,8 +69,15 @@ def overlay(image: Image, map: FloatArray, scale: tuple[float, float] = (0.0, 1.
             "Give the map in the image's own size."
         )
     _refuse_nan(map)
-    layer = _coloured(map, scale, MAX_OPACITY).convert("RGBA")
-    return Pillow.alpha_composite(as_picture(image).convert("RGBA"), layer).convert("RGB")
+    pixels = np.empty((*image.size_hw, 3), np.uint8)
+    # In bands: four layers of a whole picture may take gigabytes.
+    together = max(1, _BAND_PX // image.size_hw[1])
+    for top in range(0, len(pixels), together):
+        band = slice(top, top + together)
+        layer = _coloured(map[band], scale, MAX_OPACITY).convert("RGBA")
+        below = _eight_bits(image.pixels[band]).convert("RGBA")
+        pixels[band] = np.asarray(Pillow.alpha_composite(below, layer).convert("RGB"))
+    return Pillow.fromarray(pixels)
 
 
 def map_layer(
@@ -89,7 +97,11 @@ def map_layer(
 
 def as_picture(image: Image) -> Pillow.Image:
     """The image itself as an 8-bit RGB picture."""
-    pixels = (np.clip(image.pixels, 0.0, 1.0) * 255).round().astype(np.uint8)
+    return _eight_bits(image.pixels)
+
+
+def _eight_bits(unit: FloatArray) -> Pillow.Image:
+    pixels = (np.clip(unit, 0.0, 1.0) * 255).round().astype(np.uint8)
     return Pillow.fromarray(np.repeat(pixels[..., None], 3, 2) if pixels.ndim == 2 else pixels)
 
 

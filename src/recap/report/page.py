@@ -15,12 +15,12 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from recap.atomic import write_atomic
+from recap._files import write_atomic
+from recap.errors import counted
 from recap.report.overlay import encode_png, legend, png_source
 from recap.report.page_cases import Shown, cards
 from recap.report.page_table import DECISIONS, STATES, case_table, histogram, state_of
 from recap.report.previews import ScoredFolder
-from recap.words import counted
 
 PAGE = "report.html"
 STYLE, SCRIPT = "page.css", "page.js"

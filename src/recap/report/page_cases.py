@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
+from recap.errors import counted
 from recap.report.overlay import png_source
 from recap.report.page_table import aligned, chip, number, reference_chip
 from recap.report.previews import Preview, RegionRow
 from recap.scoring.rows import Row
-from recap.words import counted
 
 LISTED_REGIONS = 12
 
@@ -206,7 +206,7 @@ def _nearest(why: dict[str, Any], support: bytes | None) -> str:
         place = f" at x {x}, y {y}"
     text = (
         f"<p>Nearest normal patch: <bdi class='name'>{escape(str(origin['name']))}</bdi>{place}"
-        f"{' (an augmented copy of it)' if origin.get('copy') else ''}; {distance}.</p>"
+        f"; {distance}.</p>"
     )
     if support is None:
         return text

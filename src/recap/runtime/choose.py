@@ -14,10 +14,10 @@ from typing import Any, Literal, get_args
 import numpy as np
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from recap.atomic import write_atomic
+from recap._files import write_atomic
 from recap.encoders.cache import cache_dir
 from recap.errors import BundleError, InputError, RecapError, SettingsError
-from recap.methods import loading
+from recap.methods.training import choose_device
 from recap.runtime.engines import Cores, TorchRuntime, machine_facts, open_graph, share_cores
 from recap.runtime.record import (
     ALLOWED,
@@ -29,9 +29,8 @@ from recap.runtime.record import (
 from recap.scoring.arrays import Arrays, Runtime
 from recap.scoring.bundle import read_card
 from recap.scoring.bundle_folder import Bundle
-from recap.scoring.detector import Detector
+from recap.scoring.detector import Detector, load_detector
 from recap.scoring.prepared import one_core_each
-from recap.training.devices import choose_device
 from recap.types import FloatArray
 
 RuntimeName = Literal["torch", "onnx", "openvino", "openvino-int8", "auto"]
@@ -62,7 +61,7 @@ def load(
     torch (also when not given), onnx, openvino (see `recap export`) or auto, the fastest of these
     on this machine.
     """
-    detector = loading.load(path, device_for(device, runtime), random_weights, encoder)
+    detector = load_detector(path, device_for(device, runtime), random_weights, encoder)
     if runtime is not None or threads is not None:
         choose_runtime(detector, runtime or "torch", Path(path), threads)
     return detector
@@ -83,10 +82,9 @@ def load_many(
     detectors = []
     for path in paths:
         card = read_card(Path(path))
-        method = getattr(card.settings, "method", "recap")
-        key = f"{method} {card.encoder.sha256} {card.settings.seed} "
+        key = f"{card.settings.method} {card.encoder.sha256} {card.settings.seed} "
         key += card.settings.encoder.model_dump_json()
-        detector = loading.load(path, where, random_weights, encoders.get(key))
+        detector = load_detector(path, where, random_weights, encoders.get(key))
         encoders.setdefault(key, detector.model.encoder)
         if runtime is not None:
             choose_runtime(detector, runtime, Path(path), side_by_side=True)

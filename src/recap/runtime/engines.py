@@ -12,10 +12,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from recap.data.processes import usable_cores
-from recap.errors import BundleError, RecapError, SettingsError
-from recap.extras import require
-from recap.methods.recap.scorer import Scorer
+from recap._process import usable_cores
+from recap.errors import BundleError, RecapError, SettingsError, require
+from recap.methods.base import Scorer
 from recap.runtime.graph import INPUT
 from recap.runtime.record import ExportRecord, read_graph, remedy
 from recap.scoring.arrays import Arrays, join, named_arrays, tensors_by_name
@@ -78,7 +77,7 @@ class TorchRuntime:
         with torch.inference_mode():
             output = self._model(torch.from_numpy(pixels).to(self._model.device))
         named = tensors_by_name(output)
-        return Arrays(**{name: value.cpu().numpy() for name, value in named.items()})
+        return named_arrays({name: value.cpu().numpy() for name, value in named.items()})
 
     def describe(self) -> dict[str, Any]:
         """Say what computes, for the manifest."""

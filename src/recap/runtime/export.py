@@ -13,10 +13,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from recap.atomic import write_atomic
+from recap._files import scratch_folder, write_atomic
 from recap.data.cases import Found, find_cases
-from recap.errors import BundleError, InputError
-from recap.extras import require
+from recap.errors import BundleError, InputError, counted, require
 from recap.runtime.engines import (
     ONNX_FILE,
     OPENVINO_FILE,
@@ -43,9 +42,7 @@ from recap.runtime.record import (
 from recap.scoring.arrays import Arrays, join, named_arrays
 from recap.scoring.bundle_folder import Bundle
 from recap.scoring.detector import Detector
-from recap.scratch import scratch_folder
 from recap.types import FloatArray
-from recap.words import counted
 
 Progress = Callable[[str], None]
 _PACKAGES = (

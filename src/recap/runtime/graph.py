@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from recap.errors import BundleError
-from recap.methods.recap.scorer import Scorer
+from recap.methods.base import Scorer
 from recap.scoring.arrays import tensors_by_name
 from recap.scoring.calibration import Calibration
 from recap.scoring.detector import Detector

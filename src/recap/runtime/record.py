@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from recap.data.phantom import PHANTOMS, phantom
 from recap.errors import BundleError
 from recap.io import image_from_array
-from recap.methods.recap.scorer import Scorer
+from recap.methods.base import Scorer
 from recap.runtime.graph import Decisions
 from recap.scoring.arrays import Arrays
 from recap.scoring.bundle_folder import Bundle

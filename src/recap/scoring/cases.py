@@ -10,10 +10,10 @@ from recap.config import ReadingSettings
 from recap.errors import InputError
 from recap.io import Case
 from recap.io.slide import pitch_px
-from recap.methods.recap.fusion import top_count
+from recap.methods.base import top_count
+from recap.pipeline import ahead
 from recap.scoring.detector import Detector
 from recap.scoring.parts import ImageScore, Part, Parts
-from recap.scoring.pipeline import ahead
 from recap.scoring.prepared import Answer, images_at_a_time, prepare, score_prepared
 from recap.types import Decision, DomainCheck, FloatArray, in_short
 

@@ -10,18 +10,18 @@ import numpy as np
 import torch.nn.functional as F
 from torch import Tensor
 
+from recap._download import sha256_of
 from recap.data.benchmark import Domain
 from recap.data.exclusions import Exclusions
 from recap.errors import InputError
-from recap.fetch import sha256_of
 from recap.io import read_image
 from recap.io.raster import read_mask_of
 from recap.io.resize import SquareResize
-from recap.methods.recap.scorer import Output, without_maps
+from recap.methods.base import Output
 from recap.metrics import ImageMetrics, PixelMetrics
+from recap.pipeline import side_by_side
 from recap.progress import Progress, silent
 from recap.scoring.detector import Detector
-from recap.scoring.pipeline import side_by_side
 from recap.scoring.prepared import images_at_a_time, one_core_each
 from recap.types import CLASSES, BoolArray, FloatArray, Image, Sample
 
@@ -112,7 +112,7 @@ def measure(
                 empty += [sample.mask] if sample.mask is not None and not mask.any() else []
             if index in keep_maps:
                 maps[index] = output.map[0].cpu().numpy()
-            outputs.append(without_maps(output))
+            outputs.append(output.without_maps())
             progress("score", index + 1, len(samples), "")
     abnormal = sum(sample.abnormal for sample in samples)
     marked = len(empty) < masked

@@ -1,20 +1,92 @@
-"""Who may ask: a token, or the cookie that a viewer got for it; and no other page's browser."""
+"""Who may ask, and how much: tokens, the cookies that viewers get for them, and limits.
+
+Other pages' browsers may not ask at all, and every answer has headers by which browsers run our own
+scripts only, embed nothing, and keep no data.
+"""
 
 import hashlib
 import hmac
 import secrets
+import threading
 import time
+from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
 from urllib.parse import urlsplit
 
 from fastapi import HTTPException, Request
+from starlette.datastructures import MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from recap.service.limits import Rate
 from recap.service.settings import ServerSettings, is_loopback
 
 COOKIE = "recap_session"
 SESSION_SECONDS = 12 * 3600
 WRONG_TOKENS_PER_MINUTE = 20
 _SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
+MOST_CLIENTS = 4096
+CONTENT_SECURITY_POLICY = "; ".join(
+    [
+        "default-src 'none'",
+        "script-src 'self'",
+        "style-src 'self'",
+        "img-src 'self' blob: data:",
+        "connect-src 'self'",
+        "font-src 'self'",
+        "worker-src 'self'",
+        "form-action 'self'",
+        "base-uri 'none'",
+        "frame-ancestors 'none'",
+    ]
+)
+HEADERS = {
+    "Content-Security-Policy": CONTENT_SECURITY_POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
+}
+
+
+class Rate:
+    """So many calls a minute for each client; half a minute's worth may come at once."""
+
+    def __init__(self, per_minute: int) -> None:
+        self._per_second = per_minute / 60
+        self._most = max(1.0, per_minute / 2)
+        self._left: OrderedDict[str, tuple[float, float]] = OrderedDict()
+        self._guard = threading.Lock()
+
+    def wait_seconds(self, client: str, now: float | None = None) -> float:
+        """Count one call; 0 if it may go on, else when to come back."""
+        now = time.monotonic() if now is None else now
+        with self._guard:
+            left, then = self._left.pop(client, (self._most, now))
+            left = min(self._most, left + (now - then) * self._per_second)
+            self._left[client] = (max(left - 1, 0) if left >= 1 else left, now)
+            # The clients that were away the longest are forgotten: they have all calls left.
+            while len(self._left) > MOST_CLIENTS:
+                self._left.popitem(last=False)
+        return 0.0 if left >= 1 else (1 - left) / self._per_second
+
+
+class Places:
+    """A number of places; whoever finds none comes back later rather than waiting in line."""
+
+    def __init__(self, count: int) -> None:
+        self._free = threading.Semaphore(count)
+
+    @contextmanager
+    def taken(self) -> Iterator[bool]:
+        """Hold a place; false if there is none."""
+        held = self._free.acquire(blocking=False)
+        try:
+            yield held
+        finally:
+            if held:
+                self._free.release()
 
 
 class Gate:
@@ -112,3 +184,25 @@ def client_of(request: Request) -> str:
 
 def _digest(value: bytes) -> bytes:
     return hashlib.sha256(value).digest()
+
+
+class SecurityHeaders:
+    """Adds the headers to whatever is answered, errors included."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                headers.update(HEADERS)
+                headers.setdefault("Cache-Control", "no-store")
+            await send(message)
+
+        await self._app(scope, receive, send_with_headers)

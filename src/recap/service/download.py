@@ -1,26 +1,42 @@
-"""A whole result as one zip, made while it is being sent."""
+"""What is sent as one zip, made while it is being sent: results, also as DICOM, and bundles."""
 
 import csv
 import io
 import re
+import shutil
+import tempfile
+import threading
+import weakref
 import zipfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from functools import partial
+from importlib.util import find_spec
 from io import BufferedReader
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from fastapi import HTTPException
+
+from recap.errors import RecapError
+from recap.io import Case
 from recap.report.page_table import cell_text
 from recap.scoring.bundle_folder import Bundle
+from recap.scoring.cases import CasePrediction
 from recap.scoring.decided import columns_of
+from recap.scoring.parts import ImageScore
 from recap.scoring.rows import number_text
-from recap.service.results import MAPS, RESULT, VOLUME, Result
-from recap.types import Decision, DomainCheck
+from recap.service.bundles import Bundles
+from recap.service.jobs import Job, Jobs
+from recap.service.placing import job_cases
+from recap.service.results import MAPS, RESULT, VOLUME, Result, read_as
+from recap.types import Decision, DomainCheck, Region
 
 Content = bytes | Path | Callable[[], AbstractContextManager[BufferedReader]]
 """What a zip holds under a name: bytes, a file, or what opens one when its turn comes."""
 _BLOCK = 2**18
+_ONE_AT_A_TIME = threading.Lock()
 # Those of `recap score` that hold without its folders, in its order.
 _COLUMNS = [
     *("case", "status", "kind", "images", "score", "score_prototype", "score_memory", "p_value"),
@@ -136,3 +152,84 @@ def _blocks(content: Content) -> Iterator[bytes]:
     with content.open("rb") if isinstance(content, Path) else content() as file:
         while block := file.read(_BLOCK):
             yield block
+
+
+def dicom_zip(jobs: Jobs, bundles: Bundles, job: Job, result: Result) -> Iterator[bytes]:
+    """A zip with a folder for each case that came as DICOM."""
+    if find_spec("highdicom") is None:
+        raise HTTPException(501, "DICOM results need the extra dicom on the service.")
+    content = result.read()
+    wanted = [case for case in content["cases"] if case.get("dicom")]
+    if not wanted:
+        raise HTTPException(404, "No case of this job came as DICOM.")
+    card = bundles.refuse_other(job.bundle, content["fingerprint"])
+    reading = read_as(content, card)
+    folder = Path(tempfile.mkdtemp(dir=jobs.store.root / "incoming"))
+    written = False
+    try:
+        with _ONE_AT_A_TIME:
+            upload = jobs.store.job_folder(job.id) / "upload"
+            cases = job_cases(job, upload)
+            for record in wanted:
+                case = cases[record["id"]].open(reading)
+                _write(case, record, content["fingerprint"], result, folder)
+        written = True
+    except RecapError as error:
+        raise HTTPException(422, str(error).replace(str(jobs.store.root), "")) from error
+    finally:
+        if not written:  # for whatever reason: nobody else would remove it until the next start
+            shutil.rmtree(folder, ignore_errors=True)
+    return _then_remove(folder)
+
+
+def _write(
+    case: Case, record: dict[str, Any], fingerprint: str, result: Result, folder: Path
+) -> None:
+    from recap.report.dicom.results import write_dicom_results
+
+    target = folder / f"case-{record['id']:05d}"
+    target.mkdir()
+    decision = record["decision"]
+    write_dicom_results(
+        case,
+        stored_prediction(record, result),
+        target,
+        regions=[as_region(region) for region in record["regions"]],
+        decision=None if decision is None else Decision(**decision),
+        level=record["level"],
+        scale=tuple(record["scale"]),
+        detector=fingerprint,
+    )
+
+
+def stored_prediction(record: dict[str, Any], result: Result) -> CasePrediction:
+    """What the detector said about a case, from the result's files."""
+    maps = np.load(result.file(record["id"], MAPS), mmap_mode="r", allow_pickle=False)
+    scores = tuple(ImageScore(score, None, None) for score in record["image_scores"])
+    total = ImageScore(record["score"], record["score_prototype"], record["score_memory"])
+    map = np.array(maps[0] if record["kind"] == "image" else maps)
+    domain = None if record["domain"] is None else DomainCheck(**record["domain"])
+    return CasePrediction(total, scores, ((0, 0),) * len(scores), map, domain=domain)
+
+
+def as_region(stored: dict[str, Any]) -> Region:
+    """A region as it was before it became JSON."""
+    values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in stored.items()}
+    return Region(**values)
+
+
+def _then_remove(folder: Path) -> Iterator[bytes]:
+    """A zip of a folder, which is removed after the last block."""
+
+    def sent() -> Iterator[bytes]:
+        try:
+            files = sorted(path for path in folder.rglob("*") if path.is_file())
+            names = [path.relative_to(folder).as_posix() for path in files]
+            yield from zip_files(zip(names, files, strict=True))
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    blocks = sent()
+    # A client may hang up before the first block: what was never started runs no `finally`.
+    weakref.finalize(blocks, shutil.rmtree, folder, ignore_errors=True)
+    return blocks

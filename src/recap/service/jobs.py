@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from recap.retries import Retries
+from recap._process import Retries
 from recap.service.store import Store, confirm, mark, remove
 
 Kind = Literal["score", "fit", "calibrate"]

@@ -1,9 +1,15 @@
-"""Names of ours for files of clients. What a client calls a file is shown, and never used."""
+"""Names of ours for files of clients, and numbers for the cases that they make up.
+
+What a client calls a file is shown, and never used.
+"""
 
 import re
+from itertools import count
 from pathlib import Path, PurePosixPath
+from typing import NamedTuple
 
-from recap.data.cases import Found
+from recap.data.cases import Found, find_cases
+from recap.service.jobs import Job
 
 # Endings that readers go by. Slides in many files (.mrxs, .vms) are not among them: their main
 # file names the others, and could name any file of this machine.
@@ -81,3 +87,24 @@ def in_client_words(text: str, folder: Path, names: dict[str, str], hide: bool =
     # client calls one file may be the name of another here.
     ours = "|".join(map(re.escape, sorted(names, key=len, reverse=True)))
     return re.sub(rf"(?<![\w.-])(?:{ours})", lambda found: names[found[0]], text)
+
+
+class Unread(NamedTuple):
+    """A case that could not be read when it was uploaded, and why."""
+
+    name: str
+    error: str
+    number: int | None = None
+    """None in jobs of versions that put such cases after all others."""
+
+
+def job_cases(job: Job, upload: Path) -> dict[int, Found]:
+    """The cases of a job's files by their numbers, the same every time."""
+    taken = {each.number for each in unread_cases(job)}
+    free = (number for number in count() if number not in taken)
+    return dict(zip(free, find_cases([upload], upload).cases, strict=False))
+
+
+def unread_cases(job: Job) -> list[Unread]:
+    """What could not be read of a job's upload."""
+    return [Unread(*each) for each in job.options.get("problems", [])]

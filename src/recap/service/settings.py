@@ -7,10 +7,10 @@ from typing import Annotated
 
 from pydantic import Field
 
+from recap._files import read_token
 from recap.config import Section
 from recap.errors import SettingsError
 from recap.scoring.bundle import read_card
-from recap.token_file import read_token
 
 MEGABYTE = 2**20
 SHORTEST_TOKEN = 16

@@ -1,6 +1,5 @@
 """Finished cells as the figures need them: arrays instead of rows."""
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,10 +10,10 @@ import numpy as np
 
 from recap.bench.agreement import Averaged, refuse_mixed
 from recap.bench.figures.style import method_name
+from recap.bench.kept import CELLS, is_kept, kept_names, place_of, read_result, refusing_damage
 from recap.bench.notes import Shown, own_notes
-from recap.bench.results import FOLDER, GRID, definition, refusing_damage, with_presets
+from recap.bench.results import FOLDER, GRID, definition, with_presets
 from recap.bench.supports import SupportRecord
-from recap.errors import InputError
 from recap.types import BoolArray, FloatArray
 
 
@@ -59,10 +58,11 @@ class Run:
         return int(self.cell["settings"]["seed"])
 
 
-def read_run(file: Path) -> Run:
+def read_run(out: Path, name: str) -> Run:
     """Read a finished cell."""
-    with refusing_damage(file):
-        return _run(file, json.loads(file.read_text(encoding="utf-8")))
+    content = read_result(out, name)
+    with refusing_damage(place_of(out, name)):
+        return _run(out / CELLS / f"{name}.json", content)
 
 
 def _run(file: Path, content: Mapping[str, Any]) -> Run:
@@ -98,8 +98,7 @@ def auroc_text(runs: Sequence[Run]) -> str:
 
 def read_runs(out: Path) -> list[Run]:
     """The finished cells of the main grid; none where there are studies only."""
-    if not (out / "cells").is_dir():
-        raise InputError(f"{out}: no results here. Make some with `recap bench run --out {out}`.")
+    kept_names(out)  # refuses a folder without results
     runs = [run for own in read_variants(out, GRID).values() for run in own]
     labels = with_presets([(run.method, run.cell) for run in runs])
     runs = [replace(run, method=label) for run, label in zip(runs, labels, strict=True)]
@@ -115,18 +114,15 @@ def _averaged(run: Run) -> Averaged:
 def read_variants(out: Path, experiment: str) -> dict[str, list[Run]]:
     """The finished cells of an experiment by variant; a grid's variants are its methods."""
     content = definition(out, experiment)
-    cells = out / "cells"
     if content is not None:
-        named = {
-            label: [cells / f"{name}.json" for name in names]
-            for label, names in content["variants"].items()
-        }
+        named = content["variants"]
     elif experiment == GRID and not (out / FOLDER).is_dir():
-        named = {"": sorted(cells.rglob("*.json"))}  # from before there were experiments
+        named = {"": kept_names(out)}  # from before there were experiments
     else:
         return {}
     return {
-        label: [read_run(file) for file in files if file.exists()] for label, files in named.items()
+        label: [read_run(out, name) for name in names if is_kept(out, name)]
+        for label, names in named.items()
     }
 
 

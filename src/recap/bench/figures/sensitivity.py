@@ -23,10 +23,10 @@ from recap.bench.figures.style import (
     setting_name,
     with_minus,
 )
-from recap.bench.results import FOLDER, refusing_damage
+from recap.bench.kept import refusing_damage
+from recap.bench.results import FOLDER
 from recap.bench.table_cells import ALIASES
-from recap.extras import require
-from recap.words import counted
+from recap.errors import counted, require
 
 CURVES = {
     "eta": ("the bound η", "η, largest step of an entry"),

@@ -14,7 +14,7 @@ from PIL import Image as Pillow
 from PIL import ImageDraw, ImageFont
 
 from recap import __version__
-from recap.extras import require
+from recap.errors import require
 from recap.io.dicom_own import MAKER, MODEL
 from recap.report.dicom.identity import NOTICE, Maker, code, standard_code
 from recap.report.dicom.report import Finding, Labels

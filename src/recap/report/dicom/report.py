@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from scipy import ndimage
 
 from recap import __version__
-from recap.extras import require
+from recap.errors import require
 from recap.io.case import Case
 from recap.io.dicom_own import MAKER, MODEL
 from recap.report.dicom.identity import (

@@ -6,10 +6,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from recap.atomic import replacing
+from recap._files import replacing
 from recap.data.walk import walk
-from recap.errors import InputError, SettingsError
-from recap.extras import require
+from recap.errors import InputError, SettingsError, require
 from recap.io.dicom_file import read_whole
 from recap.io.sniff import sniff
 from recap.service.pacs.spool import key_of

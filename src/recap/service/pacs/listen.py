@@ -13,10 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from recap.errors import InputError, RecapError, SettingsError, is_full
-from recap.extras import require
-from recap.failures import log_failure
-from recap.retries import Retries
+from recap._process import Retries
+from recap.errors import InputError, RecapError, SettingsError, is_full, log_failure, require
 from recap.service.pacs.connection import limit
 from recap.service.pacs.send import Destination, SendError, StuckError
 from recap.service.pacs.spool import Round, Spool, Unscored

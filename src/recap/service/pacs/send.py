@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from recap.errors import InputError, RecapError, SettingsError
-from recap.extras import require
+from recap.errors import InputError, RecapError, SettingsError, require
 from recap.io.dicom_file import read_whole
 from recap.service.pacs.connection import limit
 from recap.service.pacs.dicomweb import OUT_OF_RESOURCES, STORED, ArchiveError, DicomWeb

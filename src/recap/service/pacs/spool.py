@@ -13,20 +13,19 @@ All names are digests of UIDs: nothing that a peer sends becomes part of a path,
 names a patient.
 """
 
-import fcntl
 import json
 import os
 import shutil
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import IO, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
-from recap.atomic import sync, write_atomic
+from recap._files import locked, sync, write_atomic
 from recap.errors import InputError
 
 Answer = Literal["stored", "refused"]
@@ -126,7 +125,7 @@ class Spool:
     def __init__(self, root: Path) -> None:
         self.root = root
         self._lock = threading.Lock()
-        self._claim: IO[str] | None = None
+        self._claim = ExitStack()
         for name in ("incoming", "work", "done", "failed"):
             (root / name).mkdir(parents=True, exist_ok=True)
         root.chmod(0o700)  # what lies here shows patients
@@ -138,21 +137,17 @@ class Spool:
 
     def claim(self) -> None:
         """Refuse a folder that another listener uses: both would send the same results."""
-        self._claim = (self.root / "lock").open("w")
-        try:
-            fcntl.flock(self._claim, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            self._claim.close()
-            raise InputError(
-                f"{self.root} is in use by another listener. Choose another --spool.",
-                code="in_use",
-                path=self.root,
-            ) from error
+        busy = InputError(
+            f"{self.root} is in use by another listener.",
+            code="in_use",
+            path=self.root,
+            remedy="Choose another --spool.",
+        )
+        self._claim.enter_context(locked(self.root / "lock", busy))
 
     def release(self) -> None:
         """Let another listener have the folder."""
-        if self._claim is not None:
-            self._claim.close()
+        self._claim.close()
 
     @property
     def stored_bytes(self) -> int:
