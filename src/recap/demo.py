@@ -79,7 +79,7 @@ def run_demo(
 ) -> DemoResult:
     """Fetch encoder and images, fit on eight, score the rest, write the page."""
     settings = resolve_settings()
-    pull(settings.encoder.name, say)
+    pull(settings.encoder.name, progress)
     material = _images(out, say, progress, phantoms)
     support, test, (fitted_on, scored_on) = material.support, material.test, material.whose
     say(f"Fitting on {len(support)} {fitted_on}, then scoring {len(test)} {scored_on}.")

@@ -15,7 +15,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from recap._files import write_atomic
-from recap.encoders.cache import cache_dir
+from recap.encoders._cache import cache_dir
 from recap.errors import BundleError, InputError, RecapError, SettingsError
 from recap.methods.training import choose_device
 from recap.runtime.engines import Cores, TorchRuntime, machine_facts, open_graph, share_cores

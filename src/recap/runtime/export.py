@@ -6,7 +6,7 @@ encoder have eight bits, their ranges taken from calibration images.
 
 import contextlib
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,6 +16,7 @@ import numpy as np
 from recap._files import scratch_folder, write_atomic
 from recap.data.cases import Found, find_cases
 from recap.errors import BundleError, InputError, counted, require
+from recap.progress import Progress, silent
 from recap.runtime.engines import (
     ONNX_FILE,
     OPENVINO_FILE,
@@ -44,7 +45,6 @@ from recap.scoring.bundle_folder import Bundle
 from recap.scoring.detector import Detector
 from recap.types import FloatArray
 
-Progress = Callable[[str], None]
 _PACKAGES = (
     *("recap-ad", "torch", "transformers", "onnx", "onnxscript"),
     *("onnxruntime", "openvino", "nncf"),
@@ -65,7 +65,7 @@ def export_bundle(
     folder: str | Path,
     to: Target,
     calibration: Path | None = None,
-    progress: Progress = lambda step: None,
+    progress: Progress = silent,
 ) -> ExportRecord:
     """Write the graph of a detector into its bundle, a folder, and return its record.
 
@@ -83,11 +83,11 @@ def export_bundle(
         graph = _onnx_graph(detector, decisions, bundle, Path(scratch), to, progress)
         fresh = graph.folder
         if to == "openvino":
-            progress(f"Converting it for {kind}")
+            progress("export", 0, 0, f"Converting it for {kind}")
             fresh = _convert(graph, Path(scratch) / kind, images)
         made = Bundle(scratch)
         record = _record(detector, decisions, kind, graph, file_digests(made, kind))
-        progress("Comparing it with torch")
+        progress("export", 0, 0, "Comparing it with torch")
         record = _checked(detector, decisions, open_graph(made, kind, record), record, images)
         write_atomic(fresh / RECORD, record.model_dump_json(indent=2) + "\n")
         bundle.put_folder(fresh, kind, Path(scratch) / "old")
@@ -124,10 +124,10 @@ def _onnx_graph(
                 for name, content in read_graph(bundle, "onnx", known).items():
                     write_atomic(folder / name, content)
                 return _OnnxGraph(folder, known.outputs, known.opset)
-    progress("Tracing the detector")
+    progress("export", 0, 0, "Tracing the detector")
     names = output_names(detector.model, decisions)
     program = trace(detector.model, decisions)
-    progress("Writing the graph as ONNX")
+    progress("export", 0, 0, "Writing the graph as ONNX")
     return _OnnxGraph(folder, names, write_onnx(program, names, folder))
 
 
