@@ -47,7 +47,7 @@ class Detector:
         self.descriptors = descriptors
         """Images of the fitted domain as the encoder sees them (n, D), unit rows."""
         self.runtime: Runtime | None = None
-        """What computes, if not the model itself; see `recap.runtime.choice`."""
+        """What computes, if not the model itself; see `recap.runtime.choose`."""
 
     def __repr__(self) -> str:
         card = self.card
