@@ -26,6 +26,7 @@ LAYERS = [
     "retries",
     "token_file",
     "allocator",
+    "threads",
     "collector",
     "types",
     "fetch",

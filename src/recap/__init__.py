@@ -11,6 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from recap.errors import RecapError
+from recap.threads import wait_passively
 
 if TYPE_CHECKING:
     from recap.config import resolve_settings
@@ -50,6 +51,9 @@ _LAZY = {
     "read_image": "recap.io",
     "resolve_settings": "recap.config",
 }
+
+
+wait_passively()  # every command, worker and program passes here, before any of this loads torch
 
 
 def __getattr__(name: str) -> Any:

@@ -1,7 +1,9 @@
 """The demo: the whole job on two real patients, ending with a page to look at."""
 
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -26,6 +28,8 @@ from recap.report import (
     write_report,
 )
 from recap.scoring.detector import Detector
+from recap.scoring.pipeline import side_by_side
+from recap.scoring.prepared import images_at_a_time
 from recap.training.fewshot import fit_few_shot
 from recap.training.support import load_support
 from recap.types import CLASSES, BoolArray, Image, Prediction, Sample
@@ -82,11 +86,13 @@ def run_demo(
     say(f"Fitting on {len(support)} {fitted_on}, then scoring {len(test)} {scored_on}.")
     detector = fit_few_shot(load_support(support), settings, progress=progress)
     detector.save(out / "demo.recap")
+    progress("score", 0, len(test), "")
     scored = []
-    for index, sample in enumerate(test):
-        progress("score", index, len(test), sample.path.name)
-        scored.append(_score(detector, sample))
-    progress("score", len(test), len(test), "")
+    found = side_by_side(partial(_score, detector), test, images_at_a_time(detector))
+    with closing(found) as every:
+        for index, one in enumerate(every, start=1):
+            scored.append(one)
+            progress("score", index, len(test), one.sample.path.name)
     scored.sort(key=lambda s: s.prediction.score, reverse=True)  # as somebody would look at them
     page = out / "report.html"
     write_report(_report(detector, scored, material), page)

@@ -14,6 +14,7 @@ from recap.data import Domain
 from recap.data.exclusions import Exclusions
 from recap.data.processes import process_pool
 from recap.errors import RecapError
+from recap.threads import fix_threads
 
 DIED = "its process died twice, the second time alone: out of memory, or killed."
 
@@ -36,11 +37,9 @@ class Job:
 
     def run(self) -> str:
         """Run the cell; returns what went wrong, or nothing."""
-        import torch
-
         from recap.benchmark.run_cell import run_cell
 
-        torch.set_num_threads(self.threads)
+        fix_threads(self.threads)  # and no measurement: a cell comes out the same each time
         try:
             run_cell(self.cell, self.domains, self.out, self.exclude, self.share_heads)
         except RecapError as error:

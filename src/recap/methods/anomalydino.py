@@ -4,6 +4,7 @@ A memory of all patches of the normal images and of their rotations. Nothing is 
 abnormal images are not used. Background patches may be left out of what is scored.
 """
 
+from contextlib import closing
 from typing import Annotated, Any, Literal
 
 import torch
@@ -21,6 +22,7 @@ from recap.methods.recap.memory import build_memory, nearest_distance
 from recap.methods.recap.scorer import Output, Scorer
 from recap.methods.rotation import rotate
 from recap.methods.smoothing import smooth_map
+from recap.training.prefix_store import prefixes
 
 STATEMENT = (
     "AnomalyDINO: distances of the encoder's last patch tokens to all those of the normal images "
@@ -97,12 +99,17 @@ def build(encoder: Encoder, options: Options) -> AnomalyDINO:
 def fit(model: AnomalyDINO, images: LabelledImages, job: Job) -> Fitted:
     """Remember all patches of the normal images at every angle."""
     normal, turns = images.only_normal(), model.options.rotations
+
+    def turned(number: int) -> Tensor:
+        index, turn = divmod(number, turns)
+        return rotate(normal.pixels(index), 360 * turn / turns)
+
     encoded = []
-    for index in range(len(normal)):
-        job.progress("encode", index, len(normal), "")
-        copies = [rotate(normal.pixels(index), 360 * turn / turns) for turn in range(turns)]
-        # One by one: what is remembered must not depend on what was encoded together.
-        encoded += [model.prefix(copy[None].to(model.device)) for copy in copies]
+    with closing(prefixes(model, turned, range(len(normal) * turns))) as every:
+        for number, prefix in enumerate(every):
+            if number % turns == 0:
+                job.progress("encode", number // turns, len(normal), "")
+            encoded.append(prefix)
     job.progress("encode", len(normal), len(normal), "")
     tokens = torch.cat(encoded)  # (K * turns, R, C)
     upright = tokens[::turns]

@@ -21,7 +21,7 @@ from recap.methods.recap.maps import upsample
 from recap.methods.recap.memory import build_memory, nearest_distance
 from recap.methods.recap.scorer import Output, Scorer
 from recap.methods.training import train
-from recap.training.prefix_store import PrefixStore
+from recap.training.prefix_store import PrefixStore, prefixes
 
 STATEMENT = (
     "UniADet: class weights per task and level, trained on labelled images; where those are of "
@@ -150,8 +150,8 @@ def fit(model: UniADet, images: LabelledImages, job: Job) -> Fitted:
 def _remember(model: UniADet, images: LabelledImages) -> Tensor:
     """Keep the tokens of the normal images; returns which image each row comes from."""
     normals = images.positions(abnormal=False)
-    pixels = [images.stack([index]).to(model.device) for index in normals]
-    tokens = torch.cat([model.prefix(image)[:, :, 1:] for image in pixels])  # (K, L, R, C)
+    encoded = prefixes(model, images.pixels, normals)
+    tokens = torch.cat([prefix[:, :, 1:] for prefix in encoded])  # (K, L, R, C)
     model.memory = torch.stack([build_memory(level) for level in tokens.unbind(dim=1)])
     return images.origin[normals].repeat_interleave(tokens.shape[2])
 

@@ -1,8 +1,11 @@
 """Calibrating a detector on images it has not seen: thresholds, regions and the domain's range."""
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +34,8 @@ from recap.scoring.conformal import allowed_rank
 from recap.scoring.detector import Detector
 from recap.scoring.domain_guard import domain_range
 from recap.scoring.operating_points import PointName
+from recap.scoring.pipeline import side_by_side
+from recap.scoring.prepared import images_at_a_time
 from recap.scratch import scratch_folder
 from recap.types import FloatArray, Image
 from recap.words import counted
@@ -108,14 +113,15 @@ def calibrate(
 
         def measure(cases: Sequence[Known], start: int) -> list[Measured]:
             measured = []
-            for number, case in enumerate(cases, start=start):
-                progress("score", number, total, case.name)
-                try:
-                    measured.append(_measure(detector, case, reading, kinds))
-                except _SeveralKindsError:
-                    raise
-                except RecapError as error:
-                    unreadable[case.name] = str(error)
+            opened = (_open(case, reading, kinds) for case in cases)
+            found = _measure_each(detector, opened, reading)
+            with closing(found):
+                for number, (case, result) in enumerate(zip(cases, found, strict=True), start):
+                    progress("score", number, total, case.name)
+                    if isinstance(result, Measured):
+                        measured.append(result)
+                    else:
+                        unreadable[case.name] = str(result)
             return measured
 
         normals, abnormals = measure(healthy, 0), measure(diseased, len(healthy))
@@ -219,12 +225,46 @@ class _OneKind:
             )
 
 
-def _measure(
-    detector: Detector, known: Known, reading: ReadingSettings, kinds: _OneKind
-) -> Measured:
-    case = known.open(reading)
+_Opened = tuple[Case, Known] | RecapError
+"""A case, or why it cannot be read."""
+
+
+def _open(known: Known, reading: ReadingSettings, kinds: _OneKind) -> _Opened:
+    try:
+        case = known.open(reading)
+    except RecapError as error:
+        return error
     kinds.check(case.kind, known.name)
-    prediction = score_case(detector, case, reading=reading)
+    return case, known
+
+
+def _measure_each(
+    detector: Detector, opened: Iterable[_Opened], reading: ReadingSettings
+) -> Generator[Measured | RecapError, None, None]:
+    """Score pictures side by side; cases of many images one after the other, as their images are.
+
+    All are of one kind, so that the first tells for all.
+    """
+    waiting = iter(opened)
+    for first in waiting:
+        if isinstance(first, RecapError):
+            yield first
+            continue
+        count = images_at_a_time(detector) if len(first[0].images) == 1 else 1
+        work = partial(_measure, detector, reading)
+        yield from side_by_side(work, chain([first], waiting), count)
+
+
+def _measure(
+    detector: Detector, reading: ReadingSettings, opened: _Opened
+) -> Measured | RecapError:
+    if isinstance(opened, RecapError):
+        return opened
+    case, known = opened
+    try:
+        prediction = score_case(detector, case, reading=reading)
+    except RecapError as error:
+        return error
     return Measured(
         kind=case.kind,
         score=prediction.score,

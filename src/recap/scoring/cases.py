@@ -15,7 +15,7 @@ from recap.scoring.detector import Detector
 from recap.scoring.domain_guard import mean_descriptor
 from recap.scoring.parts import ImageScore, Part, Parts
 from recap.scoring.pipeline import ahead
-from recap.scoring.prepared import Answer, prepare, score_prepared
+from recap.scoring.prepared import Answer, images_at_a_time, prepare, score_prepared
 from recap.types import Decision, FloatArray, in_short
 
 # A slide's map keeps one value for about this many pixels of a tile per side: no detector sees
@@ -65,7 +65,7 @@ def score_case(
     parts: Parts | None = None,
     progress: Progress = lambda done, total: None,
     reading: ReadingSettings | None = None,
-    batch: int = 1,
+    batch: int | None = None,
     look_ahead: bool = False,
 ) -> CasePrediction:
     """Score every image of a case and put the results together.
@@ -73,11 +73,13 @@ def score_case(
     Images whose result is among the `parts` already are not scored again. The case's score is the
     mean over the highest share `reading.volume_top_k` of its images. `reading` is how the case was
     read, if not as the detector's settings say: a calibration holds for one way only. `batch`
-    images are scored at a time; `look_ahead` decodes the next ones in another thread meanwhile.
+    images are scored at a time, by default one on each core, or a single one on all of them;
+    `look_ahead` decodes the next ones in another thread meanwhile.
     """
     parts = Parts(None) if parts is None else parts
     reading = reading or detector.card.reading
     count = len(case.images)
+    batch = batch or (1 if count == 1 else images_at_a_time(detector))
     kept = {n: part for n in range(count) if (part := parts.get(n)) is not None}
     missing = [number for number in range(count) if number not in kept]
     # One thread: what a case keeps between two images is not made for several at once.

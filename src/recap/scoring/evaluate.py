@@ -22,7 +22,7 @@ from recap.metrics import ImageMetrics, PixelMetrics
 from recap.progress import Progress, silent
 from recap.scoring.detector import Detector
 from recap.scoring.pipeline import side_by_side
-from recap.scoring.prepared import fitting_batch, one_core_each
+from recap.scoring.prepared import images_at_a_time, one_core_each
 from recap.types import CLASSES, BoolArray, FloatArray, Image, Sample
 
 MEASURED_PX = 240
@@ -102,7 +102,7 @@ def measure(
         return image, detector.raw_output([image])
 
     progress("score", 0, len(samples), "")
-    looked = side_by_side(look, samples, 1 if detector.on_gpu else fitting_batch(detector))
+    looked = side_by_side(look, samples, images_at_a_time(detector))
     with one_core_each(detector), closing(looked):
         for index, (sample, (image, output)) in enumerate(zip(samples, looked, strict=True)):
             images.update([float(output.score[0])], [sample.abnormal])

@@ -19,17 +19,22 @@ Result = TypeVar("Result")
 
 
 def ahead(
-    read: Callable[[Item], Result], items: Iterable[Item], threads: int, most: int
+    read: Callable[[Item], Result],
+    items: Iterable[Item],
+    threads: int,
+    most: int,
+    start: Callable[[], None] | None = None,
 ) -> Generator[Result, None, None]:
     """What `read` gives for each item, in their order; at most `most` are read and not yet taken.
 
-    Without threads nothing is read before it is asked for. Close it to stop reading early.
+    Without threads nothing is read before it is asked for; `start` is the first that each of them
+    does. Close it to stop reading early.
     """
     if threads == 0:
         yield from map(read, items)
         return
     flying: deque[Future[Result]] = deque()
-    with ThreadPoolExecutor(threads, "recap-read") as pool:
+    with ThreadPoolExecutor(threads, "recap-read", start) as pool:
         try:
             for item in items:
                 flying.append(pool.submit(read, item))
@@ -45,9 +50,19 @@ def ahead(
 def side_by_side(
     work: Callable[[Item], Result], items: Iterable[Item], count: int
 ) -> Generator[Result, None, None]:
-    """What `work` gives for each item, in their order: in `count` threads, or, for a count
-    of 1, in the caller's own."""
-    return ahead(work, items, count if count > 1 else 0, count + 1)
+    """What `work` gives for each item, in their order: in `count` threads on which torch computes
+    alone, so that none waits for another; or, for a count of 1, in the caller's own."""
+    if count == 1:
+        yield from map(work, items)
+        return
+    import torch
+
+    before = torch.get_num_threads()
+    try:
+        yield from ahead(work, items, count, count + 1, lambda: torch.set_num_threads(1))
+    finally:
+        # Of the caller it was never changed, but threads that begin later take the last one given.
+        torch.set_num_threads(before)
 
 
 class Behind(Generic[Item]):

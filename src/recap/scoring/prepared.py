@@ -79,6 +79,11 @@ def fitting_batch(detector: Detector, wanted: int | None = None) -> int:
     return min(wanted or most, most)
 
 
+def images_at_a_time(detector: Detector) -> int:
+    """How many images to score side by side; on a GPU one after the other."""
+    return 1 if detector.on_gpu else fitting_batch(detector)
+
+
 @contextmanager
 def one_core_each(detector: Detector) -> Iterator[None]:
     """Have every image run on one core, so that as many as there are cores run side by side.

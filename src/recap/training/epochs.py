@@ -4,6 +4,7 @@ import math
 import time
 from collections.abc import Callable
 
+import torch
 from torch import nn
 from torch.optim import Optimizer
 
@@ -11,6 +12,7 @@ from recap.errors import TrainingError
 from recap.progress import Progress
 from recap.training.checkpoint import Checkpoint, Place, Terms
 from recap.training.devices import is_main_process
+from recap.training.thread_choice import training_threads
 
 SAVE_EVERY_S = 30.0
 
@@ -39,32 +41,39 @@ def train_epochs(
     where numbers become infinite.
     """
     place = checkpoint.restore(model, optimiser) if checkpoint else Place()
-    steps, saved = len(plan(0)), time.monotonic()
+    first, saved = plan(0), time.monotonic()
+    steps = len(first)
 
     def tell() -> None:
         done = place.epoch * steps + place.step
         progress("train", done, epochs * steps, describe(place.last))
 
+    def try_step() -> None:
+        with torch.random.fork_rng(devices=[]):
+            gradients(first[0], 0)
+        optimiser.zero_grad(set_to_none=True)
+
     tell()
-    while steps and place.epoch < epochs:
-        epoch, batches = place.epoch, plan(place.epoch)
-        images = sum(map(len, batches))
-        for indices in batches[place.step :]:
-            terms = gradients(indices, epoch * steps + place.step)
-            if not math.isfinite(terms["loss"]):
-                raise _infinite(f"The loss became {terms['loss']}", epoch, remedy)
-            optimiser.step()
-            optimiser.zero_grad(set_to_none=True)
-            place = place.after(terms, len(indices) / images, steps)
-            tell()
-            due = time.monotonic() - saved > SAVE_EVERY_S or place.epoch == epochs
-            if not due and place.step > 0:
-                continue
-            if not all(bool(p.isfinite().all()) for p in model.parameters() if p.requires_grad):
-                raise _infinite("A parameter became infinite", epoch, remedy)
-            if due and checkpoint and is_main_process():
-                checkpoint.save(model, optimiser, place)
-                saved = time.monotonic()
+    with training_threads(model, try_step, epochs * steps):
+        while steps and place.epoch < epochs:
+            epoch, batches = place.epoch, plan(place.epoch)
+            images = sum(map(len, batches))
+            for indices in batches[place.step :]:
+                terms = gradients(indices, epoch * steps + place.step)
+                if not math.isfinite(terms["loss"]):
+                    raise _infinite(f"The loss became {terms['loss']}", epoch, remedy)
+                optimiser.step()
+                optimiser.zero_grad(set_to_none=True)
+                place = place.after(terms, len(indices) / images, steps)
+                tell()
+                due = time.monotonic() - saved > SAVE_EVERY_S or place.epoch == epochs
+                if not due and place.step > 0:
+                    continue
+                if not all(bool(p.isfinite().all()) for p in model.parameters() if p.requires_grad):
+                    raise _infinite("A parameter became infinite", epoch, remedy)
+                if due and checkpoint and is_main_process():
+                    checkpoint.save(model, optimiser, place)
+                    saved = time.monotonic()
     return place.last
 
 

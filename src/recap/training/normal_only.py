@@ -6,6 +6,7 @@ them, so they are dropped after training and distances to normal patches are the
 """
 
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 
 import torch
@@ -25,6 +26,7 @@ from recap.training.display import map_scale
 from recap.training.estimate import with_estimate
 from recap.training.head import frozen_tokens, with_copies
 from recap.training.lesion_head import MOST_TEACHING, lesions_on, train_on_lesions
+from recap.training.prefix_store import prefixes
 from recap.training.support import SupportImage, spread_over, stack_support, support_records
 
 
@@ -82,10 +84,11 @@ def _copies(pixels: Tensor, settings: Settings) -> Tensor:
 def _tokens(model: ReCAP, pixels: Tensor, progress: Progress) -> tuple[Tokens, Tensor]:
     """Tokens of all images, and their descriptors (n, D)."""
     tokens, descriptors = [], []
-    for index, image in enumerate(pixels):
-        progress("remember", index, len(pixels), "")
-        prefix = model.prefix(image[None].to(model.device))
-        tokens.append(model.adapt(prefix))
-        descriptors.append(model.describe(prefix))
+    encoded = prefixes(model, pixels.__getitem__, range(len(pixels)))
+    with closing(encoded):
+        for index, prefix in enumerate(encoded):
+            progress("remember", index, len(pixels), "")
+            tokens.append(model.adapt(prefix))
+            descriptors.append(model.describe(prefix))
     progress("remember", len(pixels), len(pixels), "")
     return concatenate(tokens), torch.cat(descriptors)

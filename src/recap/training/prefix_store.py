@@ -3,7 +3,8 @@
 import json
 import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Protocol
 
@@ -14,6 +15,7 @@ from torch import Tensor
 from recap.atomic import write_atomic
 from recap.errors import TrainingError
 from recap.progress import Progress
+from recap.scoring.pipeline import side_by_side
 
 ENCODE_AT_ONCE = 8
 """Images between two marks of progress: at most these are encoded again after a kill."""
@@ -28,6 +30,23 @@ class HasPrefix(Protocol):
 
     def prefix(self, pixels: Tensor) -> Tensor:
         """That part, for a batch of images."""
+
+
+def prefixes(
+    model: HasPrefix, image: Callable[[int], Tensor], numbers: Iterable[int]
+) -> Generator[Tensor, None, None]:
+    """Give `model.prefix` of one image (3, S, S) after the other, as (1, …).
+
+    One by one: what is kept must not depend on which images were encoded together. On a processor
+    side by side, each on one core: nor on how many there are.
+    """
+
+    def encode(number: int) -> Tensor:
+        with torch.no_grad():  # each thread has its own word on that
+            return model.prefix(image(number)[None].to(model.device))
+
+    count = torch.get_num_threads() if model.device.type == "cpu" else 1
+    return side_by_side(encode, numbers, count)
 
 
 class PrefixTokens(Protocol):
@@ -85,12 +104,14 @@ class PrefixStore:
             return
         done = self._done()
         progress("encode", done, self._count, "")
-        while done < self._count:
-            indices = range(done, min(done + ENCODE_AT_ONCE, self._count))
-            self._tokens[indices.start : indices.stop] = self._compute(list(indices)).cpu().numpy()
-            done = indices.stop
-            self._set_done(done)
-            progress("encode", done, self._count, "")
+        rest = range(done, self._count)
+        with closing(prefixes(self._model, self._image, rest)) as encoded:
+            for index, tokens in zip(rest, encoded, strict=True):
+                self._tokens[index] = tokens[0].cpu().numpy()
+                done = index + 1
+                if done % ENCODE_AT_ONCE == 0 or done == self._count:
+                    self._set_done(done)
+                    progress("encode", done, self._count, "")
 
     def __getitem__(self, indices: list[int]) -> Tensor:
         if self._tokens is None:
@@ -102,7 +123,7 @@ class PrefixStore:
 
     def _compute(self, indices: list[int]) -> Tensor:
         device = self._model.device
-        # One by one: what is kept must not depend on which images were encoded together.
+        # One by one, as those that are kept.
         return torch.cat([self._model.prefix(self._image(i)[None].to(device)) for i in indices])
 
     def _open(self, folder: Path | None) -> np.ndarray:
