@@ -140,20 +140,28 @@ def test_the_download_holds_table_maps_and_overlays(client, volume):
     assert "overlays/00001-v.nii.png" in names
 
 
-def test_outside_the_domain_is_neither_normal_nor_abnormal(client, domains, bundles, tmp_path):
+def test_outside_the_domain_is_neither_normal_nor_abnormal(
+    client, domains, bundles, volume, tmp_path
+):
     folder = tmp_path / "given"
     folder.mkdir()
     inside = sorted((domains[0].root / "valid" / "good" / "img").iterdir())[0]
     (folder / "inside.png").write_bytes(inside.read_bytes())
     (folder / "noise.png").write_bytes(png(1, (70, 70)))
+    (folder / "v.nii").write_bytes(volume)  # of a kind that it was not calibrated on
     files = [(path.name, path.read_bytes()) for path in sorted(folder.iterdir())]
     job, address = result_of(client, *files, bundle="brain")
-    assert [case["in_domain"] for case in job["result"]["cases"]] == [True, False]
+    assert [case["in_domain"] for case in job["result"]["cases"]] == [True, False, False]
+    cases = client.get(f"{address}/cases").json()
+    assert [case["domain"]["in_domain"] for case in cases] == [True, False, False]
+    assert cases[2]["decision"] is None
+    assert "calibrated on images" in cases[2]["undecided"]
+    assert cases[2]["domain"]["warning"].startswith("OUT OF DOMAIN")
     given = find_cases([folder], tmp_path).cases
     score_to_folder(recap.load(bundles[0]), given, tmp_path / "out", lambda *_: None)
     with (tmp_path / "out" / "scores.csv").open() as stream:
         expected = list(csv.DictReader(stream))
-    assert expected[1]["decision"] == "out-of-domain"
+    assert [row["decision"] for row in expected[1:]] == ["out-of-domain"] * 2
     packed = io.BytesIO(client.get(f"{address}/download.zip").content)
     with zipfile.ZipFile(packed) as archive:
         found = list(csv.DictReader(archive.read("scores.csv").decode().splitlines()))

@@ -18,12 +18,13 @@ def test_memories_leave_the_image_out(arrays, tiny_settings):
         prediction = recap.fit(others, settings=tiny_settings()).score(image)
         scores.append(prediction.score)
         maxima.append(prediction.map.max())
-    found = calibration_of(recap.fit(normal, settings=tiny_settings()))
+    detector = recap.fit(normal, settings=tiny_settings())
+    found = calibration_of(detector)
     assert found.source == "leave-one-out"
     assert found.normal_scores == pytest.approx(sorted(scores), rel=1e-4)
     assert found.map_level == pytest.approx(max(maxima), rel=1e-3)
     assert found.fpr == 1 / (len(normal) + 1)
-    assert len(found.domain.distances) == len(normal)
+    assert len(detector.card.domain.distances) == len(normal)
 
 
 @pytest.mark.parametrize("memory", [{}, {"coreset": 30}, {"augmented": True}])

@@ -21,6 +21,7 @@ from recap.errors import RecapError
 
 if TYPE_CHECKING:
     from recap.scoring.calibration import Calibration
+    from recap.scoring.domain_guard import DomainRange
 
 SHOWN = 5
 
@@ -100,7 +101,7 @@ def calibrate_command(
             progress=report,
         )
     found.detector.save(out or bundle, keep=bundle)
-    for line in _summary(found.calibration):
+    for line in _summary(found.calibration, found.detector.card.domain):
         typer.echo(line)
     typer.echo(f"Saved: {out or bundle}")
     for line in _stale_graphs(out or bundle, found.calibration):
@@ -143,7 +144,7 @@ def _stale_graphs(bundle: Path, calibration: "Calibration") -> list[str]:
     ]
 
 
-def _summary(calibration: "Calibration") -> list[str]:
+def _summary(calibration: "Calibration", domain: "DomainRange | None") -> list[str]:
     from recap.scoring.conformal import percent
     from recap.words import counted
 
@@ -171,6 +172,6 @@ def _summary(calibration: "Calibration") -> list[str]:
         f"Regions: where the map reaches {calibration.map_level:.4g}, as at most "
         f"{percent(calibration.fpr)} of normal ones do anywhere.",
     ]
-    if calibration.domain is not None:
-        lines.append(f"Domain: {calibration.domain.rule}.")
+    if domain is not None:
+        lines.append(f"Domain: {domain.rule}.")
     return [*lines, f"Promise: {calibration.guarantee}"]

@@ -20,9 +20,15 @@ from recap.report.dicom_identity import (
 )
 from recap.report.dicom_seg import label_of
 from recap.report.dicom_source import Source, SourceFrame
-from recap.types import Decision
+from recap.scoring.calibration import Verdict, verdict, warned
+from recap.types import Decision, DomainCheck
 
 _LONGEST_TEXT = 1024
+_SAID: dict[Verdict | None, tuple[str, str]] = {
+    "out-of-domain": ("out-of-domain", "Unlike what the detector was fitted on"),
+    "abnormal": ("abnormal", "Abnormal by the stated rule"),
+    "normal": ("not-abnormal", "Not abnormal by the stated rule"),
+}
 _Named = tuple[str, str, list[int] | None]
 """The class and instance of a file, and which of its frames; None for all."""
 
@@ -32,6 +38,7 @@ def measurement_report(
     score: float,
     highest: Sequence[SourceFrame],
     decision: Decision | None,
+    domain: DomainCheck | None,
     findings: Sequence[Finding],
     tracking: Mapping[int, str],
     voxel_mm3: float | None,
@@ -40,12 +47,12 @@ def measurement_report(
 ) -> Any:
     """A report of one case; `highest` are the frames of its most abnormal image."""
     sr = require("highdicom.sr", "dicom")
-    algorithm = _algorithm(decision, maker)
+    algorithm = _algorithm(decision, domain, maker)
     content = sr.MeasurementReport(
         observation_context=_observer(maker),
         procedure_reported=standard_code("363679005", "SCT", "Imaging procedure"),
         imaging_measurements=[
-            _case_group(score, _by_file(highest, source), decision, algorithm, maker),
+            _case_group(score, _by_file(highest, source), decision, domain, algorithm, maker),
             *(
                 _finding_group(each, source, tracking[each.number], voxel_mm3, algorithm)
                 for each in findings
@@ -79,12 +86,12 @@ def _observer(maker: Maker) -> Any:
     )
 
 
-def _algorithm(decision: Decision | None, maker: Maker) -> Any:
+def _algorithm(decision: Decision | None, domain: DomainCheck | None, maker: Maker) -> Any:
     parameters = [NOTICE]
     if maker.detector:
         parameters.append(f"detector {maker.detector}")
-    if decision is not None:
-        parameters.append(f"rule: {decision.rule}"[:_LONGEST_TEXT])
+    rule = warned("no decision", domain) if decision is None else decision.rule
+    parameters.append(f"rule: {rule}"[:_LONGEST_TEXT])
     return require("highdicom.sr", "dicom").AlgorithmIdentification(
         name=MODEL, version=__version__, parameters=parameters
     )
@@ -94,20 +101,28 @@ def _case_group(
     score: float,
     shown: Sequence[_Named],
     decision: Decision | None,
+    domain: DomainCheck | None,
     algorithm: Any,
     maker: Maker,
 ) -> Any:
-    """The score of the whole case, and what is made of it."""
+    """Give the score of the whole case, and what is made of it; the guard speaks in any case."""
     sr = require("highdicom.sr", "dicom")
     measurements = [_number("score", "Anomaly score", score)]
     evaluations = []
+    if domain is not None:
+        measurements.append(
+            _number("domain-distance", "Distance to what the detector knows", domain.distance)
+        )
+        evaluations.append(sr.QualitativeEvaluation(code("domain", "Domain"), _place(domain)))
     if decision is not None:
         measurements.append(_number("p-value", "p-value of the anomaly score", decision.p_value))
         if decision.probability is not None:
             measurements.append(
                 _number("probability", "Probability of abnormality", decision.probability)
             )
-        evaluations.append(sr.QualitativeEvaluation(code("decision", "Decision"), _said(decision)))
+    said = _SAID.get(verdict(decision, domain))
+    if said is not None:
+        evaluations.append(sr.QualitativeEvaluation(code("decision", "Decision"), code(*said)))
     return sr.MeasurementsAndQualitativeEvaluations(
         tracking_identifier=sr.TrackingIdentifier(maker.new_uid(), "Whole case"),
         algorithm_id=algorithm,
@@ -117,12 +132,10 @@ def _case_group(
     )
 
 
-def _said(decision: Decision) -> Any:
-    if not decision.in_domain:
-        return code("out-of-domain", "Unlike what the detector was fitted on")
-    if decision.abnormal:
-        return code("abnormal", "Abnormal by the stated rule")
-    return code("not-abnormal", "Not abnormal by the stated rule")
+def _place(domain: DomainCheck) -> Any:
+    if domain.in_domain:
+        return code("in-domain", "Like what the detector knows")
+    return code(*_SAID["out-of-domain"])
 
 
 def _finding_group(

@@ -32,7 +32,8 @@ from recap.report.dicom_report import measurement_report
 from recap.report.dicom_seg import segmentation
 from recap.report.dicom_source import Source, SourceFrame, read_source
 from recap.report.old_dicom import clear_results
-from recap.types import BoolArray, Decision, FloatArray, Region
+from recap.scoring.calibration import verdict
+from recap.types import BoolArray, Decision, DomainCheck, FloatArray, Region
 
 if TYPE_CHECKING:  # it brings torch
     from recap.scoring.cases import CasePrediction
@@ -119,6 +120,7 @@ class _Work:
             self.prediction.score,
             self._shown(self.prediction.highest),
             decision,
+            self.prediction.domain,
             findings,
             tracking,
             self._voxel_mm3(),
@@ -196,7 +198,10 @@ class _Work:
         if len(self.maps) > 1:
             lines[0] = f"image {number + 1} of {len(self.maps)}: {lines[0]}"
             lines.append(f"whole case: score {self.prediction.score:.4g}")
-        return lines if decision is None else [*lines, _in_words(decision)]
+        domain = self.prediction.domain
+        if decision is not None:
+            return [*lines, _in_words(decision, domain)]
+        return lines if domain is None or domain.in_domain else [*lines, domain.warning]
 
     def _series(self, kind: Kind, uid: str | None = None, instance: int = 1) -> dict[str, Any]:
         series = self.maker.series(kind, self.source.series_number, uid)
@@ -217,9 +222,9 @@ class _Work:
         return float(abs(np.linalg.det(self.case.grid.affine_ras[:3, :3])))
 
 
-def _in_words(decision: Decision) -> str:
+def _in_words(decision: Decision, domain: DomainCheck | None) -> str:
     said = "abnormal" if decision.abnormal else "not abnormal"
-    if not decision.in_domain:
+    if verdict(decision, domain) == "out-of-domain":
         said = "unlike what the detector was fitted on"
     return f"{said} ({decision.rule}; p = {decision.p_value:.3g})"
 

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from recap.scoring.calibration import Calibration
 from recap.scoring.detector import Detector
+from recap.scoring.domain_guard import DomainRange
 from recap.types import FloatArray
 
 
@@ -26,16 +27,20 @@ class Decisions(nn.Module):
     descriptors: Tensor | None
     limit: Tensor | None
 
-    def __init__(self, calibration: Calibration, descriptors: FloatArray | None) -> None:
+    def __init__(
+        self,
+        calibration: Calibration,
+        domain: DomainRange | None = None,
+        descriptors: FloatArray | None = None,
+    ) -> None:
         super().__init__()
         self.digest = calibration.digest
         self.register_buffer("normal_scores", _down(calibration.normal_scores))
         self.register_buffer("threshold", -_down([-calibration.threshold]))
         self.curve = calibration.probability
-        known = calibration.domain is not None and descriptors is not None
+        known = domain is not None and descriptors is not None
         self.register_buffer("descriptors", torch.from_numpy(descriptors) if known else None)
-        limit = calibration.domain.limit if calibration.domain is not None else 0.0
-        self.register_buffer("limit", _down([limit]) if known else None)
+        self.register_buffer("limit", None if domain is None else _down([domain.limit]))
 
     def forward(self, score: Tensor, descriptor: Tensor | None) -> dict[str, Tensor]:
         """`p_value` and `abnormal`; `probability` and `in_domain` where they were calibrated."""
@@ -58,7 +63,7 @@ def decisions_of(detector: Detector) -> Decisions | None:
     calibration = detector.card.calibration
     if calibration is None or detector.undecided():
         return None
-    return Decisions(calibration, detector.descriptors)
+    return Decisions(calibration, detector.card.domain, detector.descriptors)
 
 
 def _down(values: Sequence[float]) -> Tensor:

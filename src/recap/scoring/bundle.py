@@ -15,6 +15,7 @@ from recap.errors import BundleError
 from recap.fetch import sha256_of
 from recap.io.reasons import not_there
 from recap.scoring.calibration import Calibration
+from recap.scoring.domain_guard import DomainRange
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -56,6 +57,9 @@ class Card(BaseModel):
     fingerprint: str
     """Of the fit; calibration leaves it as it is."""
     calibration: Calibration | None = None
+    domain: DomainRange | None = None
+    """How far the support images lie from each other, or those it was calibrated on; their
+    descriptors are in head.safetensors. None for fewer than two, and from other methods."""
     thumbnails: int = 0
     """How many small pictures of support images lie in the bundle: images of patients, kept only
     where that was asked for."""

@@ -59,7 +59,8 @@ class Measured:
     kind: CaseKind
     score: float
     map_maximum: float
-    descriptor: FloatArray | None
+    descriptors: FloatArray | None
+    """(n, D) of its images."""
     patient: str
 
 
@@ -127,8 +128,10 @@ def calibrate(
         normals, abnormals = measure(healthy, 0), measure(diseased, len(healthy))
         progress("score", total, total, "")
     _refuse_none_left(normals, diseased, abnormals, unreadable)
-    found = _combine(normals, abnormals, fpr, sensitivity, decide_by, reading)
-    return Calibrated(detector.calibrated(*found), unreadable)
+    calibration = _combine(normals, abnormals, fpr, sensitivity, decide_by, reading)
+    everyone = [item.descriptors for item in (*normals, *abnormals)]
+    guard = domain_range(everyone, calibration.kind)
+    return Calibrated(detector.calibrated(calibration).guarded(*guard), unreadable)
 
 
 def _combine(
@@ -138,11 +141,9 @@ def _combine(
     sensitivity: float,
     decide_by: PointName,
     reading: ReadingSettings,
-) -> tuple[Calibration, FloatArray | None]:
-    everyone = [*normals, *abnormals]
-    domain, descriptors = domain_range([item.descriptor for item in everyone])
+) -> Calibration:
     patients = {item.patient for item in normals}
-    calibration = calibrate_scores(
+    return calibrate_scores(
         [item.score for item in normals],
         [item.map_maximum for item in normals],
         [item.score for item in abnormals],
@@ -152,9 +153,7 @@ def _combine(
         sensitivity=sensitivity,
         decide_by=decide_by,
         patients=None if "" in patients else len(patients),
-        domain=domain,
     )
-    return calibration, descriptors
 
 
 def _known(given: Any, kind: str, scratch: Path) -> Iterator[Known]:
@@ -269,7 +268,7 @@ def _measure(
         kind=case.kind,
         score=prediction.score,
         map_maximum=float(np.nanmax(prediction.map)),
-        descriptor=prediction.descriptor,
+        descriptors=prediction.descriptors,
         patient=case.identity.patient or known.patient,
     )
 

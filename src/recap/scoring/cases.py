@@ -12,11 +12,10 @@ from recap.io import Case
 from recap.io.slide import pitch_px
 from recap.methods.recap.fusion import top_count
 from recap.scoring.detector import Detector
-from recap.scoring.domain_guard import mean_descriptor
 from recap.scoring.parts import ImageScore, Part, Parts
 from recap.scoring.pipeline import ahead
 from recap.scoring.prepared import Answer, images_at_a_time, prepare, score_prepared
-from recap.types import Decision, FloatArray, in_short
+from recap.types import Decision, DomainCheck, FloatArray, in_short
 
 # A slide's map keeps one value for about this many pixels of a tile per side: no detector sees
 # finer.
@@ -41,8 +40,11 @@ class CasePrediction:
     source_px_per_px: float = 1.0
     decision: Decision | None = None
     """Of the whole case; None without a calibration on cases of its kind."""
-    descriptor: FloatArray | None = None
-    """The case as the encoder sees it: the mean of its images, a unit vector."""
+    domain: DomainCheck | None = None
+    """Of the whole case, whatever the detector was calibrated on; None where it knows fewer than
+    two images, and from other methods."""
+    descriptors: FloatArray | None = None
+    """(n, D): its images as the encoder sees them, unit vectors; None from other methods."""
 
     @property
     def score(self) -> float:
@@ -55,7 +57,7 @@ class CasePrediction:
         return int(np.argmax([image.score for image in self.images]))
 
     def __repr__(self) -> str:
-        short = in_short(self.score, self.decision, self.map)
+        short = in_short(self.score, self.decision, self.domain, self.map)
         return f"CasePrediction({short}, images={len(self.images)})"
 
 
@@ -101,7 +103,9 @@ def put_together(
     """One prediction from the results of all images of a case, in their order."""
     scores = tuple(part.scores for part in kept)
     total = combine_scores(scores, reading.volume_top_k)
-    descriptor = mean_descriptor([part.descriptor for part in kept])
+    described = [part.descriptor for part in kept if part.descriptor is not None]
+    descriptors = np.stack(described) if described and len(described) == len(kept) else None
+    domain = detector.check_domain(descriptors, case.kind)
     whole, step = _whole_map(kept, case)
     return CasePrediction(
         total=total,
@@ -109,8 +113,9 @@ def put_together(
         origins_px=tuple(part.origin_px for part in kept),
         map=whole,
         source_px_per_px=step,
-        decision=detector.decide(total.score, descriptor, case.kind, reading),
-        descriptor=descriptor,
+        decision=detector.decide(total.score, domain, case.kind, reading),
+        domain=domain,
+        descriptors=descriptors,
     )
 
 

@@ -24,9 +24,9 @@ from recap.methods.recap.scorer import Output, Scorer
 from recap.scoring.arrays import Runtime, as_output
 from recap.scoring.bundle import Card, is_of_fit, read_card, read_tensors, write_bundle
 from recap.scoring.calibration import Calibration
-from recap.scoring.domain_guard import DESCRIPTORS, nearest
+from recap.scoring.domain_guard import DESCRIPTORS, DomainRange, check_domain
 from recap.scoring.own_encoder import checked, find_encoder
-from recap.types import CLASSES, Decision, FloatArray, Image, Prediction
+from recap.types import CLASSES, Decision, DomainCheck, FloatArray, Image, Prediction
 
 if TYPE_CHECKING:
     from recap.scoring.cases import CasePrediction
@@ -103,30 +103,43 @@ class Detector:
 
         return score_case(self, open_one_case(Path(path), self.card.reading))
 
-    def calibrated(
-        self, calibration: Calibration, descriptors: FloatArray | None = None
-    ) -> "Detector":
-        """The same detector with another calibration, and the images that make up its domain."""
-        card = self.card.model_copy(update={"calibration": calibration})
-        other = Detector(self.model, card, descriptors)
+    def calibrated(self, calibration: Calibration) -> "Detector":
+        """Return the same detector with another calibration."""
+        return self._with({"calibration": calibration}, self.descriptors)
+
+    def guarded(self, domain: DomainRange | None, descriptors: FloatArray | None) -> "Detector":
+        """Return the same detector with other images that make up its domain."""
+        return self._with({"domain": domain}, descriptors)
+
+    def _with(self, changes: dict[str, Any], descriptors: FloatArray | None) -> "Detector":
+        other = Detector(self.model, self.card.model_copy(update=changes), descriptors)
         other.runtime = self.runtime
         return other
+
+    def check_domain(
+        self, descriptors: FloatArray | None, kind: CaseKind = "image"
+    ) -> DomainCheck | None:
+        """Compare a case with those that are known, by the descriptors (n, D) of its images.
+
+        That takes no calibration, and the case may be of another kind than those. None where
+        nothing is known of either.
+        """
+        if self.card.domain is None or self.descriptors is None or descriptors is None:
+            return None
+        return check_domain(self.card.domain, self.descriptors, descriptors, kind)
 
     def decide(
         self,
         score: float,
-        descriptor: FloatArray | None = None,
+        domain: DomainCheck | None = None,
         kind: CaseKind = "image",
         reading: ReadingSettings | None = None,
     ) -> Decision | None:
-        """What to make of a score; None without a calibration that fits, see `undecided`."""
+        """Decide upon a score; None without a calibration that fits, see `undecided`."""
         calibration = self.card.calibration
         if calibration is None or self.undecided(kind, reading):
             return None
-        distance = None
-        if descriptor is not None and self.descriptors is not None:
-            distance = nearest(descriptor, self.descriptors)
-        return calibration.decide(score, distance)
+        return calibration.decide(score, domain)
 
     def undecided(self, kind: CaseKind = "image", reading: ReadingSettings | None = None) -> str:
         """Why scores of this kind are not decided upon; empty if they are."""
@@ -164,9 +177,10 @@ class Detector:
         """What an output says about one of its images, in the image's own frame."""
         resize = SquareResize(image.size_hw, self.model.encoder.input_px)
         prototype, memory, drift = output.prototype, output.memory, output.drift
-        score, descriptor = float(output.score[index]), None
+        score, descriptor, domain = float(output.score[index]), None, None
         if output.descriptor is not None:
             descriptor = output.descriptor[index].cpu().numpy()
+            domain = self.check_domain(descriptor[None])
         return Prediction(
             score=score,
             map=resize.invert(output.map[index].cpu().numpy()),
@@ -174,8 +188,9 @@ class Detector:
             score_memory=float(memory.score[index]) if memory else None,
             drift=drift[index].cpu().numpy() if drift is not None else None,
             source=image.source,
-            decision=self.decide(score, descriptor),
+            decision=self.decide(score, domain),
             descriptor=descriptor,
+            domain=domain,
         )
 
     def save(
@@ -277,7 +292,7 @@ def head_tensors(model: Scorer) -> dict[str, Tensor]:
 
 
 def _descriptors(stored: Tensor | None, card: Card, folder: Path) -> FloatArray | None:
-    expected = card.calibration is not None and card.calibration.domain is not None
+    expected = card.domain is not None
     if expected != (stored is not None) or (stored is not None and stored.ndim != 2):
         raise BundleError(f"{folder}: {DESCRIPTORS} do not fit its card. Copy the bundle again.")
     if stored is None:

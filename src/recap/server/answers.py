@@ -61,6 +61,8 @@ class CaseAnswer(BaseModel):
     decision: dict[str, Any] | None = None
     undecided: str = ""
     """Why there is no decision."""
+    domain: dict[str, Any] | None = None
+    """Whether the case is like those that the detector knows; also where nothing was decided."""
     regions: list[dict[str, Any]] = []
     level: float | None = None
     """Regions are where the map reaches it."""

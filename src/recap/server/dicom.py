@@ -21,7 +21,7 @@ from recap.server.jobs import Job
 from recap.server.numbering import job_cases
 from recap.server.results import MAPS, Result, read_as
 from recap.server.service import Service
-from recap.types import Decision, Region
+from recap.types import Decision, DomainCheck, Region
 
 _ONE_AT_A_TIME = threading.Lock()
 
@@ -80,7 +80,8 @@ def stored_prediction(record: dict[str, Any], result: Result) -> CasePrediction:
     scores = tuple(ImageScore(score, None, None) for score in record["image_scores"])
     total = ImageScore(record["score"], record["score_prototype"], record["score_memory"])
     map = np.array(maps[0] if record["kind"] == "image" else maps)
-    return CasePrediction(total, scores, ((0, 0),) * len(scores), map)
+    domain = None if record["domain"] is None else DomainCheck(**record["domain"])
+    return CasePrediction(total, scores, ((0, 0),) * len(scores), map, domain=domain)
 
 
 def as_region(stored: dict[str, Any]) -> Region:

@@ -12,7 +12,7 @@ from recap.report.score_page_table import cell_text
 from recap.scoring.decided import columns_of
 from recap.scoring.rows import number_text
 from recap.server.results import MAPS, RESULT, VOLUME, Result
-from recap.types import Decision
+from recap.types import Decision, DomainCheck
 
 _BLOCK = 2**18
 # Those of `recap score` that hold without its folders, in its order.
@@ -111,9 +111,12 @@ def _measured(case: dict[str, Any]) -> dict[str, str]:
 
 
 def _decided(case: dict[str, Any]) -> dict[str, str]:
-    if case["decision"] is None:
-        return {"rule": case["undecided"]}
-    return columns_of(Decision(**case["decision"]))
+    decision, domain = case["decision"], case["domain"]
+    return columns_of(
+        None if decision is None else Decision(**decision),
+        None if domain is None else DomainCheck(**domain),
+        case["undecided"],
+    )
 
 
 def file_name(name: str) -> str:

@@ -124,11 +124,12 @@ def summary_of(records: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _in_short(record: dict[str, Any]) -> dict[str, Any]:
-    decision = record.get("decision") or {}
+    decision, domain = record.get("decision") or {}, record.get("domain") or {}
     return {
         **{key: record.get(key) for key in ("id", "name", "status", "score")},
         # One without the other misleads: outside the domain a case is neither.
-        **{key: decision.get(key) for key in ("abnormal", "in_domain")},
+        "abnormal": decision.get("abnormal"),
+        "in_domain": domain.get("in_domain"),
     }
 
 

@@ -98,6 +98,7 @@ def _score_case(
         "highest": 0 if case.kind == "slide" else prediction.highest,
         "decision": None if decision is None else asdict(decision),
         "undecided": detector.undecided(case.kind) if decision is None else "",
+        "domain": None if prediction.domain is None else asdict(prediction.domain),
         "regions": shown_regions(regions, shown),
         "level": None if calibration is None else calibration.map_level,
         "calibration_digest": "" if calibration is None else calibration.digest,

@@ -29,7 +29,9 @@ def with_estimate(
     descriptors: Tensor,
     whole: Tensor | None = None,
 ) -> Detector:
-    """The detector with a calibration from its own support; as it is if that has one normal image.
+    """Add a calibration and the domain's range from a detector's own support.
+
+    With one normal image there is no calibration, and with one image in all no range.
 
     Args:
         normal: tokens of the normal support images.
@@ -41,18 +43,17 @@ def with_estimate(
     """
     model = detector.model
     assert isinstance(model, ReCAP)
+    detector = detector.guarded(*domain_range([row[None] for row in descriptors.cpu().numpy()]))
     outputs = left_out(model, normal, pixels, remembered, whole)
     if not outputs:
         return detector
-    domain, known = domain_range(list(descriptors.cpu().numpy()))
     calibration = calibrate_scores(
         [float(output.score[0]) for output in outputs],
         [float(output.map.max()) for output in outputs],
         source="leave-one-out",
         reading=detector.card.settings.reading,
-        domain=domain,
     )
-    return detector.calibrated(calibration, known)
+    return detector.calibrated(calibration)
 
 
 @torch.no_grad()

@@ -97,8 +97,8 @@ const section = (title, ...content) => h("section", {}, h("h3", { text: title })
 
 export function verdict(study) {
   const { decision } = study;
+  if (study.case.domain?.in_domain === false) return "outside";
   if (!decision) return "none";
-  if (decision.in_domain === false) return "outside";
   return decision.abnormal ? "abnormal" : "normal";
 }
 
