@@ -34,7 +34,7 @@ from recap.runtime.export import export_bundle
 from recap.runtime.machine import machine_facts
 from recap.scoring.arrays import Runtime
 from recap.scoring.detector import Detector
-from recap.scoring.prepared import one_core_each
+from recap.scoring.predict import one_core_each
 from recap.training.assemble import assemble
 from recap.types import FloatArray
 

@@ -38,7 +38,7 @@ from recap.io import read_image
 from recap.scoring.calibrate import calibrate
 from recap.scoring.detector import Detector
 from recap.scoring.pipeline import side_by_side
-from recap.scoring.prepared import fitting_batch, one_core_each
+from recap.scoring.predict import fitting_batch, one_core_each
 from recap.training.assemble import assemble
 
 ALLOWED = {"png": 1.15, "dicom": 1.25}

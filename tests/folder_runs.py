@@ -8,7 +8,7 @@ from recap.data.cases import Found
 from recap.scoring.batch import score_to_folders
 from recap.scoring.case_steps import Draw, Target
 from recap.scoring.detector import Detector
-from recap.scoring.rows import Row
+from recap.results.table import Row
 
 
 def score_to_folder(

@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +13,7 @@ from recap.data.phantom import write_phantoms
 from recap.data.tumours import pull_tumours, spread, write_tumour_slices
 from recap.encoders.weights import cache_dir, pull
 from recap.errors import RecapError
-from recap.io import read_image, read_mask
+from recap.io import read_mask
 from recap.metrics import auroc
 from recap.progress import Progress
 from recap.report import (
@@ -28,8 +27,8 @@ from recap.report import (
     write_report,
 )
 from recap.scoring.detector import Detector
-from recap.scoring.pipeline import side_by_side
-from recap.scoring.prepared import images_at_a_time
+from recap.scoring.evaluate import SampleFile
+from recap.scoring.predict import predict
 from recap.training.fewshot import fit_few_shot
 from recap.training.support import load_support
 from recap.types import CLASSES, BoolArray, Image, Prediction, Sample
@@ -88,11 +87,11 @@ def run_demo(
     detector.save(out / "demo.recap")
     progress("score", 0, len(test), "")
     scored = []
-    found = side_by_side(partial(_score, detector), test, images_at_a_time(detector))
-    with closing(found) as every:
-        for index, one in enumerate(every, start=1):
-            scored.append(one)
-            progress("score", index, len(test), one.sample.path.name)
+    with closing(predict(detector, map(SampleFile, test))) as found:
+        for sample, one in zip(test, found, strict=True):
+            case, said = one.or_raise()
+            scored.append(_scored(sample, case.images[0], said))
+            progress("score", len(scored), len(test), sample.path.name)
     scored.sort(key=lambda s: s.prediction.score, reverse=True)  # as somebody would look at them
     page = out / "report.html"
     write_report(_report(detector, scored, material), page)
@@ -134,10 +133,9 @@ def _chosen(case: Path) -> list[Sample]:
     return spread(normal, NORMAL_IMAGES) + spread(abnormal, ABNORMAL_IMAGES)
 
 
-def _score(detector: Detector, sample: Sample) -> _Scored:
-    image = read_image(sample.path)
+def _scored(sample: Sample, image: Image, prediction: Prediction) -> _Scored:
     mask = np.zeros(image.size_hw, bool) if sample.mask is None else read_mask(sample.mask)
-    return _Scored(sample, image, mask, detector.score(image))
+    return _Scored(sample, image, mask, prediction)
 
 
 def _measures(scored: list[_Scored]) -> tuple[float, float]:

@@ -14,7 +14,7 @@ from recap.errors import InputError
 from recap.report.score_page import write_score_page
 from recap.scoring.bundle import read_card
 from recap.scoring.explain import explain
-from recap.scoring.rows import Row
+from recap.results.table import Row
 from scored_folders import Page, read_table, scores_by_case
 
 

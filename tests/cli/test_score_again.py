@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from recap.report.old_dicom import clear_unnamed
-from recap.scoring.rows import Row
-from recap.scoring.shards import Shard
+from recap.results.table import Row
+from recap.results.table import Shard
 from scored_folders import scores_by_case
 
 

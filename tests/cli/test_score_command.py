@@ -9,7 +9,7 @@ from PIL import Image as PillowImage
 import recap
 from recap.cli.score import _decisions, _dicom_results
 from recap.cli.score_job import Outcome
-from recap.scoring.rows import Row
+from recap.results.table import Row
 from scored_folders import read_table
 
 

@@ -11,7 +11,7 @@ from recap.data.cases import Found
 from recap.errors import InputError
 from recap.scoring.case_steps import digest_of
 from recap.scoring.other_files import refuse_to_lose
-from recap.scoring.rows import Row, write_rows
+from recap.results.table import Row, write_rows
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from recap.errors import InputError, RecapError
 from recap.io import sniff as sniff_module
 from recap.io.raster import read_raster
 from recap.scoring.bundle import CARD, read_card
-from recap.scoring.shards import MANIFEST, TABLE
+from recap.results.table import MANIFEST, TABLE
 from volume_files import write_nifti
 
 READING = ReadingSettings()

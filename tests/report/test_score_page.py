@@ -16,7 +16,7 @@ from recap.report.score_page import write_score_page
 from recap.report.score_page_histogram import bin_edges, histogram, ticks
 from recap.report.score_page_table import aligned
 from recap.report.scored_folder import ScoredFolder
-from recap.scoring.rows import read_rows
+from recap.results.table import read_rows
 from recap.types import Image
 from scored_folders import (
     MANIFEST,

@@ -13,7 +13,7 @@ from recap.data.cases import find_cases as search_cases
 from recap.data.text_names import as_text, from_text
 from recap.errors import InputError
 from recap.scoring.other_files import refuse_to_lose
-from recap.scoring.rows import COLUMNS, Row, read_rows, write_rows
+from recap.results.table import COLUMNS, Row, read_rows, write_rows
 from recap.scoring.run_manifest import RunManifest
 from recap.scoring.stages import Stages
 from scored_folders import read_table

@@ -16,8 +16,8 @@ from recap.runtime.torch import TorchRuntime
 from recap.scoring.cases import score_case
 from recap.scoring.detector import Detector
 from recap.scoring.many import SharedPass
-from recap.scoring.prepared import fitting_batch
-from recap.scoring.shards import Shard
+from recap.scoring.predict import fitting_batch
+from recap.results.table import Shard
 
 
 @pytest.fixture(autouse=True)

@@ -7,7 +7,7 @@ import pytest
 
 from recap.errors import InputError
 from recap.scoring import rows
-from recap.scoring.rows import Row, appending, read_rows
+from recap.results.table import Row, appending, read_rows
 
 
 def row(case, score="0.1"):

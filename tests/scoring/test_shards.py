@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from recap.data.walk import is_output, walk
 from recap.errors import SettingsError
-from recap.scoring.rows import Row, write_rows
-from recap.scoring.shards import (
+from recap.results.table import Row, write_rows
+from recap.results.table import (
     MANIFEST,
     TABLE,
     WHOLE,

@@ -23,13 +23,12 @@ from recap.errors import InputError, OtherFitError
 from recap.methods.loading import load
 from recap.methods.methods import encoder_for, fit_sources, fit_support
 from recap.methods.recap.head import ReCAP
-from recap.methods.recap.scorer import Output
 from recap.progress import Progress
 from recap.scoring.detector import Detector
 from recap.scoring.evaluate import Measured, measure, need_both_classes, shared_with_support
 from recap.training.support import load_support
 from recap.training.zeroshot import leave_one_out
-from recap.types import CLASSES, Sample
+from recap.types import CLASSES, FloatArray, Prediction, Sample
 
 
 def run_cell(
@@ -140,11 +139,11 @@ def result_of(detector: Detector, samples: Sequence[Sample], measured: Measured)
     """All metrics of a test split, each image's scores, and how far the prototypes moved."""
     metrics = {f"image_{name}": value for name, value in measured.image.items()}
     metrics |= {f"pixel_{name}": value for name, value in (measured.pixel or {}).items()}
-    pairs = list(zip(samples, measured.outputs, strict=True))
+    pairs = list(zip(samples, measured.predictions, strict=True))
     drift: dict[str, Any] = {}
     for label in (False, True):
-        moved = [o.drift[0] for s, o in pairs if s.abnormal == label and o.drift is not None]
-        drift[CLASSES[label]] = torch.stack(moved).mean(dim=0).tolist() if moved else None
+        moved = [p.drift for s, p in pairs if s.abnormal == label and p.drift is not None]
+        drift[CLASSES[label]] = _mean(moved) if moved else None
     drift["bound"] = _drift_bound(detector)
     return {
         "metrics": metrics,
@@ -153,9 +152,13 @@ def result_of(detector: Detector, samples: Sequence[Sample], measured: Measured)
         "without_mask": measured.without_mask,
         "empty_masks": [mask.name for mask in measured.empty_masks],
         "support_images_in_test": shared_with_support(detector, samples),
-        "images": [_row(sample, output) for sample, output in pairs],
+        "images": [_row(sample, said) for sample, said in pairs],
         "drift": drift,
     }
+
+
+def _mean(drifts: Sequence[FloatArray]) -> Any:
+    return torch.stack([torch.from_numpy(drift) for drift in drifts]).mean(dim=0).tolist()
 
 
 def _drift_bound(detector: Detector) -> Any:
@@ -165,15 +168,15 @@ def _drift_bound(detector: Detector) -> Any:
     )
 
 
-def _row(sample: Sample, output: Output) -> dict[str, Any]:
-    drift = None if output.drift is None else output.drift[0].mean(dim=1)  # over layers
+def _row(sample: Sample, said: Prediction) -> dict[str, Any]:
+    drift = None if said.drift is None else torch.from_numpy(said.drift).mean(dim=1)  # over layers
     return {
         "file": sample.path.name,
         "abnormal": sample.abnormal,
         "patient": known_patient(sample),
-        "score": float(output.score[0]),
-        "score_prototype": float(output.prototype.score[0]) if output.prototype else None,
-        "score_memory": float(output.memory.score[0]) if output.memory else None,
+        "score": said.score,
+        "score_prototype": said.score_prototype,
+        "score_memory": said.score_memory,
         # [[seg normal, seg abnormal], [det normal, det abnormal]]: branch, then prototype
         "drift": None if drift is None else [[round(v, 6) for v in row] for row in drift.tolist()],
     }

@@ -32,8 +32,7 @@ def export_command(
     It is compared with torch on built-in images and kept only if it agrees to 1e-4; of an int8
     graph the change is measured and written into its record.
     """
-    from recap.methods.loading import load
-    from recap.runtime.export import export_bundle
+    from recap.api import export
 
     if int8 != (calibration is not None):
         raise RecapError("--int8 and --calibration DIR belong together: give both or neither.")
@@ -41,8 +40,8 @@ def export_command(
     def report(step: str) -> None:
         typer.echo(step, err=True)
 
-    detector = load(bundle, "cpu", random_weights)
-    _summarise(bundle, export_bundle(detector, bundle, to, calibration, report))
+    record = export(bundle, to, int8=calibration, random_weights=random_weights, progress=report)
+    _summarise(bundle, record)
 
 
 def _summarise(bundle: Path, record: "ExportRecord") -> None:

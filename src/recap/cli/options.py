@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from recap.config import AnySettings, ReadingSettings, Settings
+    from recap.config import AnySettings, Settings
 
 _OWN_PRESETS = (
     "recap (default). fast: the published model with side adapters. paper: the published recipe, "
@@ -73,16 +73,6 @@ def method_settings(
 
     given = _without_none({"preset": preset, **values})
     return resolve_method(method, config=config, overrides=overrides or [], **given)
-
-
-def reading_from(
-    known: "ReadingSettings", window: str | None, axis: str | None
-) -> "ReadingSettings":
-    """How files are read: as is known, but for what was asked for."""
-    from recap.config import settings_from_dict
-
-    asked = _without_none({"window": window, "axis": axis})
-    return settings_from_dict({"reading": {**known.model_dump(), **asked}}).reading
 
 
 def check_window(window: str | None) -> None:

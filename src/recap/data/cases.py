@@ -59,6 +59,13 @@ class Found:
         """Its file, or the folder of its slices; within the archive that it came out of."""
         return self.in_words(str(self.files[0].parent if self.series else self.files[0]))
 
+    @property
+    def read_alone(self) -> bool:
+        """Whether several of its kind would take too much memory at once, as volumes do."""
+        if self.problem:
+            return False
+        return self.series is not None or sniff(self.files[0]) in ("nifti", "nrrd", "slide")
+
     def in_words(self, text: str) -> str:
         """A text about it that names the archive rather than where that was unpacked."""
         if self.unpacked is None:

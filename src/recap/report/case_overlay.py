@@ -1,25 +1,19 @@
 """One picture of a scored case: the image itself, the most suspicious slice, or the whole slide."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 from PIL import Image as Pillow
 
 from recap.io import Case
 from recap.report.overlay import as_picture, overlay
-from recap.types import FloatArray, Image
-
-if TYPE_CHECKING:  # it brings torch, which other pictures do not need
-    from recap.scoring.cases import CasePrediction
+from recap.types import FloatArray, Image, Prediction
 
 SLIDE_PX = 1600
 """The longer side of the picture of a slide."""
 
 
-def case_overlay(
-    case: Case, prediction: "CasePrediction", scale: tuple[float, float]
-) -> Pillow.Image:
+def case_overlay(case: Case, prediction: Prediction, scale: tuple[float, float]) -> Pillow.Image:
     """Draw the map over the picture, over the highest slice or frame, or over the slide."""
     if case.kind == "slide":
         return _slide_overlay(case, prediction, scale)
@@ -41,9 +35,7 @@ def slide_picture(case: Case, map: FloatArray, step: float) -> tuple[Image, Floa
     return small, _resized(seen, small, (0, 0, width, height))
 
 
-def _slide_overlay(
-    case: Case, prediction: "CasePrediction", scale: tuple[float, float]
-) -> Pillow.Image:
+def _slide_overlay(case: Case, prediction: Prediction, scale: tuple[float, float]) -> Pillow.Image:
     small, map = slide_picture(case, prediction.map, prediction.source_px_per_px)
     return as_picture(small) if prediction.map.size == 0 else overlay(small, map, scale)
 

@@ -26,8 +26,8 @@ from recap.io import Case
 from recap.progress import Progress, silent
 from recap.report.case_overlay import slide_picture
 from recap.report.overlay import as_picture, encode_png, map_layer
+from recap.results.table import Row
 from recap.scoring.bundle import thumbnail_file
-from recap.scoring.rows import Row
 from recap.types import FloatArray, Image
 
 if TYPE_CHECKING:  # it brings torch, which the page does without

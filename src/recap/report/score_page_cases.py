@@ -9,7 +9,7 @@ from recap.report.document import png_source
 from recap.report.score_page_table import aligned, chip, number
 from recap.report.score_page_why import why_block
 from recap.report.scored_folder import Preview, RegionRow
-from recap.scoring.rows import Row
+from recap.results.table import Row
 from recap.words import counted
 
 LISTED_REGIONS = 12

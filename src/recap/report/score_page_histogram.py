@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from html import escape
 
 from recap.report.score_page_table import DECISIONS, STATES, State, state_of
-from recap.scoring.rows import Row
+from recap.results.table import Row
 
 FEWEST_BINS, MOST_BINS = 10, 30
 _WIDTH, _HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM = 760, 230, 44, 16, 26, 38

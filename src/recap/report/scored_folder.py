@@ -11,9 +11,8 @@ from typing import Any
 
 from recap.errors import InputError
 from recap.report.previews import preview_files, shown_rows
+from recap.results.table import MANIFEST, TABLE, Row, read_rows
 from recap.scoring.regions import REGION_COLUMNS
-from recap.scoring.rows import Row, read_rows
-from recap.scoring.shards import MANIFEST, TABLE
 
 RegionRow = dict[str, str]
 """A line of a regions table."""

@@ -14,7 +14,7 @@ from recap.runtime.record import checked_record
 from recap.runtime.torch import TorchRuntime
 from recap.scoring.arrays import Arrays, Runtime
 from recap.scoring.detector import Detector
-from recap.scoring.prepared import one_core_each
+from recap.scoring.predict import one_core_each
 from recap.training.devices import choose_device
 from recap.types import FloatArray
 

@@ -4,6 +4,8 @@ import json
 import math
 import shutil
 from collections.abc import Mapping
+from functools import cache
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -83,6 +85,19 @@ class Card(BaseModel):
         low, high = self.map_scale
         level = self.calibration.map_level if self.calibration is not None else high
         return low, max(high, level) if math.isfinite(level) else high
+
+
+_PACKAGES = ("recap-ad", "torch", "transformers", "numpy", "pillow")
+
+
+def library_versions() -> dict[str, str]:
+    """The versions that decide the numbers."""
+    return {name: _version(name) for name in _PACKAGES}
+
+
+@cache  # every look reads and parses the whole description of a package
+def _version(name: str) -> str:
+    return version(name)
 
 
 def write_bundle(

@@ -14,14 +14,12 @@ from fastapi import HTTPException
 
 from recap.errors import RecapError
 from recap.io import Case
-from recap.scoring.cases import CasePrediction
-from recap.scoring.parts import ImageScore
 from recap.server.download import zip_folder
 from recap.server.jobs import Job
 from recap.server.numbering import job_cases
 from recap.server.results import MAPS, Result, read_as
 from recap.server.service import Service
-from recap.types import Decision, DomainCheck, Region
+from recap.types import Decision, DomainCheck, Prediction, Region
 
 _ONE_AT_A_TIME = threading.Lock()
 
@@ -74,14 +72,19 @@ def _write(
     )
 
 
-def stored_prediction(record: dict[str, Any], result: Result) -> CasePrediction:
+def stored_prediction(record: dict[str, Any], result: Result) -> Prediction:
     """What the detector said about a case, from the result's files."""
     maps = np.load(result.file(record["id"], MAPS), mmap_mode="r", allow_pickle=False)
-    scores = tuple(ImageScore(score, None, None) for score in record["image_scores"])
-    total = ImageScore(record["score"], record["score_prototype"], record["score_memory"])
     map = np.array(maps[0] if record["kind"] == "image" else maps)
-    domain = None if record["domain"] is None else DomainCheck(**record["domain"])
-    return CasePrediction(total, scores, ((0, 0),) * len(scores), map, domain=domain)
+    scores = () if record["kind"] == "image" else record["image_scores"]
+    return Prediction(
+        score=record["score"],
+        map=map,
+        score_prototype=record["score_prototype"],
+        score_memory=record["score_memory"],
+        domain=None if record["domain"] is None else DomainCheck(**record["domain"]),
+        images=tuple(Prediction(score=score, map=map[:0]) for score in scores),
+    )
 
 
 def as_region(stored: dict[str, Any]) -> Region:

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from recap.report.score_page_table import cell_text
-from recap.scoring.decided import columns_of
-from recap.scoring.rows import number_text
+from recap.results.table import columns_of, number_text
 from recap.server.results import MAPS, RESULT, VOLUME, Result
 from recap.types import Decision, DomainCheck
 

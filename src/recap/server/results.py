@@ -24,8 +24,7 @@ from recap.report.case_overlay import slide_picture
 from recap.report.overlay import overlay
 from recap.report.quick_png import quick_png
 from recap.scoring.bundle import Card
-from recap.scoring.cases import CasePrediction
-from recap.types import FloatArray, Image, Region
+from recap.types import FloatArray, Image, Prediction, Region
 
 RESULT, IMAGES, MAPS, VOLUME = "result.json", "images.npy", "maps.npy", "map.nii.gz"
 SHOWN_IN_SHORT = 100
@@ -42,7 +41,7 @@ def case_folder(result: Path, number: int) -> Path:
     return result / "cases" / f"{number:05d}"
 
 
-def write_case(folder: Path, case: Case, prediction: CasePrediction) -> dict[str, Any]:
+def write_case(folder: Path, case: Case, prediction: Prediction) -> dict[str, Any]:
     """Write a case's arrays; returns what is shown, and at which size."""
     folder.mkdir(parents=True)
     if case.grid is not None:
@@ -77,7 +76,7 @@ def _save(path: Path, shape: tuple[int, ...], dtype: Any, blocks: Iterable[Any])
             file.write(np.ascontiguousarray(block, kind).data)
 
 
-def _write_slide(folder: Path, case: Case, prediction: CasePrediction) -> dict[str, Any]:
+def _write_slide(folder: Path, case: Case, prediction: Prediction) -> dict[str, Any]:
     small, map = slide_picture(case, prediction.map, prediction.source_px_per_px)
     _save(folder / IMAGES, (1, *small.pixels.shape), np.uint8, [_to_bytes(small)])
     _save(folder / MAPS, (1, *map.shape), np.float32, [map])

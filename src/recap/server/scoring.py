@@ -2,18 +2,19 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from recap.atomic import is_full
+from recap.data.cases import Found
 from recap.errors import RecapError
 from recap.io import Case
-from recap.scoring.cases import CasePrediction, score_case
 from recap.scoring.detector import Detector
-from recap.scoring.parts import ImageScore, Part, Parts
+from recap.scoring.predict import Scored, predict
 from recap.scoring.regions import case_regions
+from recap.scoring.whole import Parts, put_together
 from recap.server.jobs import Job
 from recap.server.numbering import job_cases, unread_cases
 from recap.server.placing import case_name, in_client_words
@@ -30,7 +31,7 @@ def score_job(
     folder: Path,
     out: Path,
     count: Count,
-    ready: Sequence[Part] = (),
+    ready: Sequence[Prediction] = (),
 ) -> dict[str, Any]:
     """Score every case of a job; a case that cannot be read becomes an entry with the reason.
 
@@ -39,32 +40,49 @@ def score_job(
     """
     records: list[dict[str, Any]] = []
     hide = bool(job.options.get("deidentify"))
-    done = 0
-    for number, found in job_cases(job, folder / "upload").items():
-        name = case_name(found, job.names, number, hide)
-        before = done
+    cases, done = job_cases(job, folder / "upload"), 0
+    # Many images take long, so what is done of them outlives a kill.
+    work = folder / "work" / _worked_by(detector)
 
-        def step(within: int, total: int, before: int = before) -> None:
-            count(before + within)
+    def note(stage: str, within: int, total: int, name: str) -> None:
+        count(done + within)
 
+    scored: Iterable[Scored[Found]]
+    if ready:
+        scored = (_of_ready(detector, found, ready) for found in cases.values())
+    else:
+        numbers = {id(found): number for number, found in cases.items()}
+        scored = predict(
+            detector,
+            cases.values(),
+            parts=lambda found: Parts(work / f"{numbers[id(found)]:05d}"),
+            progress=note,
+        )
+    for (number, found), one in zip(cases.items(), scored, strict=True):
         try:
-            case = found.open(detector.card.reading)
-            # Many images take long, so what is done of them outlives a kill.
-            work = folder / "work" / _worked_by(detector) / f"{number:05d}"
-            parts = Parts(work if len(case.images) > 1 else None)
-            for index, part in enumerate(ready):
-                parts.put(index, part)
-            record = _score_case(detector, case, parts, case_folder(out, number), step)
+            case, prediction = one.or_raise()
+            record = _record(detector, case, prediction, case_folder(out, number))
             done += len(case.images)
+            count(done)
         except RecapError as error:
             if is_full(error):  # it says nothing of the case
                 raise
             text = in_client_words(str(error), folder / "upload", job.names, hide)
             record = {"status": "error", "error": text}
-        records.append({"id": number, "name": name, **record})
+        records.append({"id": number, "name": case_name(found, job.names, number, hide), **record})
     records = _with_unread(job, records)
     _refuse_nothing(records)
     return _write(job, detector, out, records)
+
+
+def _of_ready(detector: Detector, found: Found, ready: Sequence[Prediction]) -> Scored[Found]:
+    """Put a case together whose images were scored already."""
+    try:
+        case = found.open(detector.card.reading)
+        whole = put_together(case, ready, detector.card.reading.volume_top_k)
+    except RecapError as error:
+        return Scored(found, None, error)
+    return Scored(found, case, detector.decided(whole, case.kind))
 
 
 def _worked_by(detector: Detector) -> str:
@@ -74,14 +92,8 @@ def _worked_by(detector: Detector) -> str:
     return f"{detector.card.fingerprint}-{hashlib.sha256(reading.encode()).hexdigest()[:16]}"
 
 
-def _score_case(
-    detector: Detector,
-    case: Case,
-    parts: Parts,
-    folder: Path,
-    progress: Callable[[int, int], None],
-) -> dict[str, Any]:
-    prediction = score_case(detector, case, parts, progress)
+def _record(detector: Detector, case: Case, prediction: Prediction, folder: Path) -> dict[str, Any]:
+    """Write the arrays of a case, and say what result.json has of it."""
     shown = write_case(folder, case, prediction)
     regions = regions_of(detector, case, prediction)
     decision = prediction.decision
@@ -92,9 +104,9 @@ def _score_case(
         "kind": case.kind,
         **shown,
         "score": prediction.score,
-        "score_prototype": prediction.total.score_prototype,
-        "score_memory": prediction.total.score_memory,
-        "image_scores": [image.score for image in prediction.images],
+        "score_prototype": prediction.score_prototype,
+        "score_memory": prediction.score_memory,
+        "image_scores": [image.score for image in prediction.by_image],
         "highest": 0 if case.kind == "slide" else prediction.highest,
         "decision": None if decision is None else asdict(decision),
         "undecided": detector.undecided(case.kind) if decision is None else "",
@@ -107,19 +119,13 @@ def _score_case(
     }
 
 
-def regions_of(detector: Detector, case: Case, prediction: CasePrediction) -> list[Region]:
+def regions_of(detector: Detector, case: Case, prediction: Prediction) -> list[Region]:
     """The regions above the calibrated level; none without a calibration."""
     calibration = detector.card.calibration
     if calibration is None:
         return []
     level, step = calibration.map_level, prediction.source_px_per_px
     return case_regions(case, prediction.map, level, px_per_value=step)
-
-
-def as_part(prediction: Prediction) -> Part:
-    """An image's prediction as a part of its case."""
-    scores = ImageScore(prediction.score, prediction.score_prototype, prediction.score_memory)
-    return Part(scores, prediction.map, descriptor=prediction.descriptor)
 
 
 def _write(

@@ -151,7 +151,6 @@ class Workers:
     def _score_together(self, claimed: list[Job]) -> dict[str, list[Any]]:
         """Single images of several jobs through the encoder in one batch; none if one is bad."""
         from recap.server.numbering import job_cases
-        from recap.server.scoring import as_part
 
         try:
             detector = self._bundles.detector(claimed[0].bundle)
@@ -167,7 +166,7 @@ class Workers:
             log_failure(log, error, f"{len(claimed)} jobs together")
             return {}
         pairs = zip(claimed, predictions, strict=True)
-        return {job.id: [as_part(prediction)] for job, prediction in pairs}
+        return {job.id: [prediction] for job, prediction in pairs}
 
     def _score(self, job: Job, ready: list[Any]) -> bool:
         from recap.server.scoring import score_job

@@ -8,9 +8,8 @@ from recap.config import AnySettings
 from recap.encoders.seen_through import seen_through
 from recap.methods.recap.head import ReCAP, Teacher
 from recap.methods.recap.scorer import Scorer
-from recap.scoring.bundle import Card, EncoderRecord, Mode
+from recap.scoring.bundle import Card, EncoderRecord, Mode, library_versions
 from recap.scoring.detector import Detector
-from recap.scoring.versions import library_versions
 
 STATEMENTS: dict[Mode, str] = {
     "few-shot": "Prototypes trained on labelled support images, fused with a memory of the "
