@@ -46,7 +46,7 @@ def main(
     if loads[0] != 0:
         raise typer.BadParameter("--busy begins with 0: all are compared with the idle machine.")
     cores = usable_cores()
-    print(f"{cores} cores, fit on {shots} + {shots} images, {2 * TESTED} evaluated, demo of phantoms")
+    print(f"{cores} cores, {shots}-shot fit, {2 * TESTED} images evaluated, demo of phantoms")
     print(f"{'':<10}{'busy':>5}{'seconds':>10}{'× idle':>9}{'fair':>7}{'allowed':>9}")
     with tempfile.TemporaryDirectory() as folder:
         some = part_of(dataset, Path(folder))

@@ -4,10 +4,10 @@
                                              [--only WORDS] [--before TREE])
 
 Every section is one run of one command, and compares by ratios within that run: machines differ
-and are noisy. With DATA, a folder of benchmark domains, whole archives are scored too, and commands timed beside busy processes,
-with `--before` also those of another working copy; then nothing else should run. `--only`
-measures again the section of that title, else those whose titles have these words, and keeps the
-others as they are.
+and are noisy. With DATA, a folder of benchmark domains, whole archives are scored too, and commands
+timed beside busy processes; with `--before` also those of another working copy. `--only` measures
+again the section of that title, else those whose titles have these words, and keeps the others as
+they are.
 """
 
 import shlex

@@ -17,11 +17,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from recap.server import bundles, workers
-from recap.server.jobs import Jobs, NewJob
-from recap.server.metrics import Metrics
-from recap.server.settings import ServerSettings
-from recap.server.store import Store
+from recap.service import bundles, workers
+from recap.service.jobs import Jobs, NewJob
+from recap.service.metrics import Metrics
+from recap.service.settings import ServerSettings
+from recap.service.store import Store
 
 ID, DELETED, FITTED, AGAIN = "a" * 32, "b" * 32, "c" * 32, "d" * 32
 
@@ -152,8 +152,8 @@ def check(root: Path, steps: list[int]) -> None:
 
 def main() -> None:
     """Every single death, then pairs of them."""
-    sys.modules["recap.server.scoring"] = type(sys)("scoring")
-    sys.modules["recap.server.scoring"].score_job = score_job  # type: ignore[attr-defined]
+    sys.modules["recap.service.scoring"] = type(sys)("scoring")
+    sys.modules["recap.service.scoring"].score_job = score_job  # type: ignore[attr-defined]
     bundles.served_names = lambda folders: {}  # only what was made here
     total = 0
     memory = Path("/dev/shm")  # deaths of a process, not of a disk

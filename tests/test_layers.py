@@ -37,14 +37,16 @@ LAYERS = [
     "methods.recap",
     "metrics",
     "scoring",
+    "results",
     "training",
     "report",
     "demo",
     "methods",
     "runtime",
-    "pacs",
+    "score_request",
+    "api",
     "benchmark",
-    "server",
+    "service",
     "cli",
 ]
 ENTRY_POINTS = {"__init__", "__main__"}

@@ -25,7 +25,8 @@ from recap.results.folder import check_results_not_lost, score_cases
 from recap.results.manifest import Manifest, add_to_manifest
 from recap.results.table import TABLE, WHOLE, Row, Shard
 from recap.runtime.loading import load_many
-from recap.scoring.bundle import CARD, read_card
+from recap.scoring.bundle import read_card
+from recap.scoring.bundle_folder import CARD, Bundle
 from recap.scoring.detector import Detector
 from recap.scoring.regions import ignore_masks
 
@@ -162,7 +163,9 @@ class Scoring:
             _write_parquet(result, request.parquet)
         if request.report:
             started, cases = time.perf_counter(), self.search.cases
-            failed = write_previews(detector, cases, result.rows, out, reading, bundle, progress)
+            failed = write_previews(
+                detector, cases, result.rows, out, reading, Bundle(bundle), progress
+            )
             result.warnings += [f"no preview: {reason}" for reason in failed.values()]
             add_to_manifest(out, {"previews": time.perf_counter() - started})
             result.page = write_score_page(out)
@@ -203,7 +206,7 @@ def _refuse_in_a_bundle(out: Path) -> None:
     """Bundles are copied and shared; pictures of patients must not travel with them."""
     place = out.resolve()
     for folder in (place, *place.parents):
-        if (folder / CARD).is_file():
+        if Bundle(folder).has(CARD):
             raise InputError(
                 f"--out {out} lies in the detector {folder}: results show patients, and whoever "
                 "gets the detector would get them too. Choose another --out."

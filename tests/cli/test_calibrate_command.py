@@ -168,7 +168,9 @@ def test_mistakes_are_told_before_the_first_image_is_scored(
 ):
     shutil.copytree(own_bundle, folders / "other.recap")
     monkeypatch.chdir(folders)
-    monkeypatch.setattr("recap.scoring.calibrate.score_case", lambda *a, **k: pytest.fail("scored"))
+    monkeypatch.setattr(
+        "recap.scoring.detector.Detector.raw_output", lambda *a, **k: pytest.fail("scored")
+    )
     result = command("calibrate", own_bundle, "--normal", "normal", *options)
     assert result.code == 2
     assert message in result.err
@@ -192,3 +194,12 @@ def test_files_that_are_not_named_are_counted(command, own_bundle, folders):
     assert result.code == 1
     assert result.err.count("  left out: ") == 6
     assert "  left out: 3 more\n" in result.err
+
+
+def test_a_link_in_the_bundle_is_told_before_the_work(command, own_bundle, folders, tmp_path):
+    (own_bundle / "notes.txt").symlink_to("/etc/passwd")
+    out = ["--out", tmp_path / "calibrated"]
+    result = command("calibrate", own_bundle, "--normal", folders / "normal", *out)
+    assert result.code == 2
+    assert "notes.txt is a link" in result.err
+    assert not (tmp_path / "calibrated").exists()

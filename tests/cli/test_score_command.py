@@ -5,10 +5,10 @@ import shutil
 import numpy as np
 import pytest
 from PIL import Image as PillowImage
+from recap.cli.score_job import Outcome
 
 import recap
 from recap.cli.score import _decisions, _dicom_results
-from recap.cli.score_job import Outcome
 from recap.results.table import Row
 from scored_folders import read_table
 

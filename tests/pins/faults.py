@@ -130,9 +130,9 @@ FAULTS = {
     ),
     "resume": Fault(
         "a case whose ignore mask has changed is not scored again",
-        "(earlier.sha256, earlier.ignore_sha256) != (digest, ignored)",
-        "earlier.sha256 != digest",
-        ("test_score_again.py", "test_map_regions.py"),
+        "(row.sha256, row.ignore_sha256) == (seen.files, seen.ignored)",
+        "row.sha256 == seen.files",
+        ("test_decided.py",),
     ),
     "encoder": Fault(
         "a bundle is opened on another encoder than it was fitted on",
@@ -156,7 +156,7 @@ FAULTS = {
         "19 of 20 normal images are not 95 %",
         "/ ranks.n_negative >= specificity",
         "/ ranks.n_negative > specificity",
-        ("test_functional.py",),
+        ("test_operating_points.py",),
     ),
     "export": Fault(
         "a graph that is far off is kept",
@@ -202,7 +202,7 @@ FAULTS = {
     ),
     "exit-code": Fault(
         "a run with files that cannot be read ends as if all were well",
-        "if any(outcome.failed for outcome in outcomes):",
+        "if any(result.failed for result in results):",
         "if False:",
         ("test_score_command.py",),
     ),

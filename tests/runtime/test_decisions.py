@@ -16,6 +16,7 @@ from recap.runtime.check import check_pixels, decision_differences
 from recap.runtime.decisions import Decisions, decisions_of
 from recap.runtime.export import export_bundle, open_graph
 from recap.runtime.record import exports
+from recap.scoring.bundle_folder import Bundle
 from recap.scoring.calibration import calibrate_scores
 from recap.scoring.domain_guard import domain_range
 
@@ -64,8 +65,8 @@ def test_images_unlike_the_rest_are_told():
 @pytest.mark.parametrize("name", ["onnx", "openvino"])
 def test_a_graph_decides_as_the_detector_does(name, exported, pictures):
     detector = recap.load(exported)
-    assert exports(exported)[name].calibration == detector.card.calibration.digest
-    graph = open_graph(exported / name, exports(exported)[name])
+    assert exports(Bundle(exported))[name].calibration == detector.card.calibration.digest
+    graph = open_graph(Bundle(exported), name, exports(Bundle(exported))[name])
     for picture in pictures:
         pixels = detector.preprocess(recap.io.image_from_array(picture)).numpy()
         seen = graph.run_one(pixels)
@@ -78,7 +79,7 @@ def test_a_graph_decides_as_the_detector_does(name, exported, pictures):
 
 def test_a_wrong_decision_is_found(exported):
     detector = recap.load(exported)
-    graph = open_graph(exported / "onnx", exports(exported)["onnx"])
+    graph = open_graph(Bundle(exported), "onnx", exports(Bundle(exported))["onnx"])
     found = [graph.run_one(image) for image in check_pixels(detector)[:2]]
     decisions = decisions_of(detector)
     assert max(decision_differences(decisions, found).values()) < 1e-6
@@ -100,7 +101,7 @@ def test_another_calibration_makes_another_graph(exported, tmp_path, monkeypatch
     with pytest.raises(KeyboardInterrupt):
         export_bundle(recap.load(bundle).calibrated(calibration), bundle, "openvino")
     assert traced == [calibration.digest]
-    assert exports(bundle) == exports(exported)
+    assert exports(Bundle(bundle)) == exports(Bundle(exported))
 
 
 def test_a_detector_without_calibration_decides_nothing(exported):

@@ -17,6 +17,7 @@ from recap.runtime.graph import Graph, output_names, trace
 from recap.runtime.record import ExportRecord, Target, exports
 from recap.runtime.torch import TorchRuntime
 from recap.scoring.arrays import Arrays
+from recap.scoring.bundle_folder import Bundle
 from recap.scoring.calibration import calibrate_scores
 from recap.scoring.detector import Detector
 from recap.training.zeroshot import fit_zero_shot
@@ -168,7 +169,7 @@ def test_int8_measures_what_it_changes(
     # The built-in images, then those of the folder one by one: 128 at once fill the memory.
     assert batches == [record.checked_on, *[1] * record.int8["calibration"]["images"]]
     assert record.runtime == "openvino-int8"
-    assert exports(bundle)["openvino-int8"] == record
+    assert exports(Bundle(bundle))["openvino-int8"] == record
     assert record.int8 is not None
     assert record.int8["calibration"]["images"] >= 4
     change = record.int8["built_in"]["largest_change_of_score"]

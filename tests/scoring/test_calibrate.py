@@ -6,9 +6,9 @@ import pytest
 from PIL import Image as PillowImage
 
 import recap
+from folder_runs import score_case
 from recap.errors import BundleError, InputError, SettingsError
 from recap.scoring.calibrate import calibrate
-from recap.scoring.cases import score_case
 from recap.scoring.detector import Detector
 
 

@@ -107,12 +107,15 @@ def calibrate_command(
 
 def _check_out(bundle: Path, out: Path, overwrite: bool) -> None:
     """Tell before the first image what would fail after the last."""
-    from recap.scoring.bundle import CARD, read_card
+    from recap.scoring.bundle import read_card
+    from recap.scoring.bundle_folder import CARD, Bundle
 
     check_place(out)
+    read_card(bundle)
+    Bundle(bundle).files()  # all of them go with it
     if not out.exists() or out.resolve() == bundle.resolve():
         return
-    if not (out / CARD).is_file():
+    if not Bundle(out).has(CARD):
         raise RecapError(f"{out} exists and is no detector. Choose another --out.")
     if not overwrite:
         raise RecapError(f"{out} exists already. Pass --overwrite to replace it.")
@@ -125,12 +128,14 @@ def _left_out(reasons: list[str]) -> list[str]:
     return [*shown, f"  left out: {more} more"] if more > 0 else shown
 
 
-def _stale_graphs(bundle: Path, calibration: "Calibration") -> list[str]:
+def _stale_graphs(folder: Path, calibration: "Calibration") -> list[str]:
     """Which graphs decide as before; recap itself decides by the new calibration."""
     from recap.runtime.record import exports, remedy
+    from recap.scoring.bundle_folder import Bundle
 
+    bundle = Bundle(folder)
     return [
-        f"{bundle / kind} still decides by its earlier calibration, for programs other than "
+        f"{bundle.named(kind)} still decides by its earlier calibration, for programs other than "
         f"recap. Run `{remedy(bundle, kind)}` again."
         for kind, record in exports(bundle).items()
         if record.calibration not in (None, calibration.digest)  # None: it decides nothing

@@ -45,10 +45,13 @@ def export_command(
 
 
 def _summarise(bundle: Path, record: "ExportRecord") -> None:
+    from recap.scoring.bundle_folder import Bundle
+
     differences = record.largest_difference
     typer.echo(
-        f"{bundle / record.runtime}: compared with torch on {record.checked_on} images, the score "
-        f"differs by {differences['score']:.1e} at most, the map by {differences['map']:.1e}."
+        f"{Bundle(bundle).named(record.runtime)}: compared with torch on {record.checked_on} "
+        f"images, the score differs by {differences['score']:.1e} at most, the map by "
+        f"{differences['map']:.1e}."
     )
     if record.int8 is not None:
         seen = record.int8["calibration"]

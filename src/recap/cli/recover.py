@@ -34,8 +34,8 @@ def recover_command(
     if adopt and remove:
         raise SettingsError("Choose one of --adopt and --remove.")
     require("fastapi", "server")
-    from recap.server.recovery import adopt as adopt_all
-    from recap.server.recovery import open_to_recover, remove_all, strays
+    from recap.service.recovery import adopt as adopt_all
+    from recap.service.recovery import open_to_recover, remove_all, strays
     from recap.words import counted
 
     store = open_to_recover(data, replace_damaged=adopt)

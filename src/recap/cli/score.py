@@ -133,9 +133,10 @@ def score_command(
 
 def _split(paths: "Sequence[Path]") -> "tuple[list[Path], list[Path]]":
     """Tell the detectors from what they are to score."""
-    from recap.scoring.bundle import CARD, read_card
+    from recap.scoring.bundle import read_card
+    from recap.scoring.bundle_folder import CARD, Bundle
 
-    bundles = [path for path in paths if (path / CARD).is_file()]
+    bundles = [path for path in paths if Bundle(path).has(CARD)]
     inputs = [path for path in paths if path not in bundles]
     if not bundles:
         read_card(paths[0])  # tells what is wrong with it

@@ -53,8 +53,8 @@ def serve_command(
     for module in ("fastapi", "uvicorn", "python_multipart"):
         require(module, "server")
     from recap.config import validated
-    from recap.server.run import run_server
-    from recap.server.settings import ServerSettings, check_exposure, read_own_token
+    from recap.service.run import run_server
+    from recap.service.settings import ServerSettings, check_exposure, read_own_token
 
     given = {
         "bundles": tuple(bundles),

@@ -27,7 +27,7 @@ from recap.progress import Progress, silent
 from recap.report.case_overlay import slide_picture
 from recap.report.overlay import as_picture, encode_png, map_layer
 from recap.results.table import Row
-from recap.scoring.bundle import thumbnail_file
+from recap.scoring.bundle_folder import Bundle, thumbnail_name
 from recap.types import FloatArray, Image
 
 if TYPE_CHECKING:  # it brings torch, which the page does without
@@ -64,12 +64,12 @@ def write_previews(
     rows: Sequence[Row],
     out: Path,
     reading: ReadingSettings,
-    bundle: Path | None = None,
+    bundle: Bundle | None = None,
     progress: Progress = silent,
 ) -> dict[str, str]:
     """Write the previews that are missing; returns the cases that have none, with the reason.
 
-    `bundle` is the detector's folder, for the pictures of its support images.
+    `bundle` is where the pictures of the detector's support images are.
     """
     found = {case.name: case for case in cases}
     shown = [row for row in shown_rows(rows) if row.case in found]
@@ -96,7 +96,7 @@ def _is_there(out: Path, row: Row) -> bool:
         return False
 
 
-def _write(detector: "Detector", case: Case, row: Row, out: Path, bundle: Path | None) -> None:
+def _write(detector: "Detector", case: Case, row: Row, out: Path, bundle: Bundle | None) -> None:
     number = _highest(out, row)
     image = case.images[number]
     map, why = _explained(detector, image)
@@ -171,15 +171,15 @@ def _in_slide(tile: Image, xy_px: tuple[int, int]) -> tuple[int, int]:
     return round(column), round(row)
 
 
-def _support_picture(why: dict[str, Any], bundle: Path, out: Path) -> str:
+def _support_picture(why: dict[str, Any], bundle: Bundle, out: Path) -> str:
     """Copy the picture of the support image that is named, if the bundle has it."""
     origin = (why.get("nearest") or {}).get("origin")
     if origin is None:
         return ""
-    source = thumbnail_file(bundle, origin["support"])
-    if not source.is_file():
+    picture = bundle.thumbnail(origin["support"])
+    if picture is None:
         return ""
-    name = f"support/{source.name}"
+    name = thumbnail_name(origin["support"])
     if not (out / name).is_file():
-        write_atomic(out / name, source.read_bytes())
+        write_atomic(out / name, picture)
     return name

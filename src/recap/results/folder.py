@@ -110,7 +110,7 @@ def score_cases(
     cases = [case for case in cases if shard.holds(case.name)]
     at_a_time, threads = fitting_batch(detector, batch), workers or default_workers()
     with Results.open(detector, out, writers, cases, reading, ignore, shard) as results:
-        progress("score", 0, len(cases), "")
+        numbers = {case.name: number for number, case in enumerate(cases)}
         with one_core_each(detector), results.writing(threads):
             scored = predict(
                 detector,
@@ -124,8 +124,8 @@ def score_cases(
                 stage=results.stage,
             )
             for found, case, said in scored:
-                progress("score", results.count, len(cases), found.name)
                 results.add(found, case, said)
+                progress("score", numbers[found.name], len(cases), found.name)
         progress("score", len(cases), len(cases), "")
         return results.finish()
 
@@ -182,11 +182,6 @@ class Results:
             manifest.write("running", [])
             with appending(out / shard.file(TABLE), finished) as table:
                 yield cls(detector, out, writers, cases, masks, manifest, table)
-
-    @property
-    def count(self) -> int:
-        """How many cases have a row by now."""
-        return len(self._table.rows)
 
     @contextmanager
     def writing(self, threads: int) -> Iterator[None]:

@@ -10,9 +10,10 @@ from recap.errors import BundleError, RecapError, SettingsError
 from recap.runtime.cores import Cores, share_cores
 from recap.runtime.export import open_graph
 from recap.runtime.measured import Measured, recall, remember, time_each
-from recap.runtime.record import checked_record
+from recap.runtime.record import checked_record, record_for
 from recap.runtime.torch import TorchRuntime
 from recap.scoring.arrays import Arrays, Runtime
+from recap.scoring.bundle_folder import Bundle
 from recap.scoring.detector import Detector
 from recap.scoring.predict import one_core_each
 from recap.training.devices import choose_device
@@ -66,19 +67,19 @@ def device_for(device: str, runtime: str | None) -> str:
 def choose_runtime(
     detector: Detector,
     name: str,
-    bundle: Path,
+    folder: str | Path,
     threads: int | None = None,
     side_by_side: bool = False,
 ) -> Chosen:
-    """Let a loaded detector score through a runtime; `bundle` is where it was loaded from.
+    """Let a loaded detector score through a runtime; `folder` is the bundle it was loaded from.
 
     All threads work on one image, or, `side_by_side`, each on one of its own: faster for many
-    images, which `recap.scoring.prepared` then hands over from several threads. auto measures
+    images, which `recap.scoring.predict` then hands over from several threads. auto measures
     once per machine and detector, and remembers.
     """
     if name not in NAMES:
         raise SettingsError(f"No runtime is called '{name}'. Choose from: {', '.join(NAMES)}.")
-    cores = share_cores(threads, side_by_side)
+    bundle, cores = Bundle(folder), share_cores(threads, side_by_side)
     if name == "auto":
         chosen = _automatic(detector, bundle, cores)
     else:
@@ -88,7 +89,7 @@ def choose_runtime(
     return chosen
 
 
-def _open(detector: Detector, kind: str, bundle: Path, cores: Cores) -> Runtime:
+def _open(detector: Detector, kind: str, bundle: Bundle, cores: Cores) -> Runtime:
     if kind == "torch":
         return TorchRuntime(detector.model, cores)
     if detector.model.device.type != "cpu":
@@ -96,10 +97,10 @@ def _open(detector: Detector, kind: str, bundle: Path, cores: Cores) -> Runtime:
             f"{kind} runs on the processor, but this detector is on {detector.model.device}. Use "
             "--device cpu, or --runtime torch."
         )
-    return open_graph(bundle / kind, checked_record(bundle, kind, detector.model), cores)
+    return open_graph(bundle, kind, record_for(bundle, kind, detector.model), cores)
 
 
-def _automatic(detector: Detector, bundle: Path, cores: Cores) -> Chosen:
+def _automatic(detector: Detector, bundle: Bundle, cores: Cores) -> Chosen:
     torch = TorchRuntime(detector.model, cores)
     if detector.model.device.type != "cpu":
         return Chosen(torch, f"the detector is on {detector.model.device}")
@@ -116,12 +117,12 @@ def _automatic(detector: Detector, bundle: Path, cores: Cores) -> Chosen:
     return Chosen(runtime, why, known.milliseconds)
 
 
-def _usable(detector: Detector, bundle: Path) -> tuple[dict[str, Any], list[str]]:
+def _usable(detector: Detector, bundle: Bundle) -> tuple[dict[str, Any], list[str]]:
     """The float graphs that can be used here, and why others cannot."""
     records: dict[str, Any] = {}
     left_out = []
     for kind in FLOAT_KINDS:
-        if not (bundle / kind).is_dir():
+        if not bundle.has(kind):
             continue
         try:
             records[kind] = checked_record(bundle, kind, detector.model)
@@ -130,7 +131,7 @@ def _usable(detector: Detector, bundle: Path) -> tuple[dict[str, Any], list[str]
     return records, left_out
 
 
-def _measure(detector: Detector, bundle: Path, kinds: list[str], cores: Cores) -> Measured:
+def _measure(detector: Detector, bundle: Bundle, kinds: list[str], cores: Cores) -> Measured:
     runtimes: dict[str, Runtime] = {"torch": TorchRuntime(detector.model, cores)}
     left_out = {}
     for kind in kinds:

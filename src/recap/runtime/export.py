@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from recap.atomic import write_atomic
-from recap.errors import BundleError, InputError
+from recap.errors import BundleError, InputError, RecapError
 from recap.extras import require
 from recap.runtime.check import (
     ALLOWED,
@@ -29,12 +29,15 @@ from recap.runtime.record import (
     RECORD,
     ExportRecord,
     Target,
-    checked_record,
     file_digests,
+    read_graph,
+    record_for,
+    remedy,
     source_digest,
 )
 from recap.runtime.torch import TorchRuntime
 from recap.scoring.arrays import Arrays, join, named_arrays
+from recap.scoring.bundle_folder import Bundle
 from recap.scoring.detector import Detector
 from recap.types import FloatArray
 
@@ -51,12 +54,12 @@ _NEEDED: dict[Target, tuple[str, ...]] = {
 
 def export_bundle(
     detector: Detector,
-    bundle: Path,
+    folder: str | Path,
     to: Target,
     calibration: Path | None = None,
     progress: Progress = lambda step: None,
 ) -> ExportRecord:
-    """Write the graph of a detector into its bundle and return its record.
+    """Write the graph of a detector into its bundle, a folder, and return its record.
 
     With calibration images (a folder) the graph computes in int8. A float graph that differs from
     torch by more than `ALLOWED` on the built-in images is refused and not kept.
@@ -67,19 +70,19 @@ def export_bundle(
     _require_packages(to, kind)
     images = None if calibration is None else calibration_pixels(detector, calibration)
     decisions = decisions_of(detector)
-    with tempfile.TemporaryDirectory(dir=bundle, prefix=".exporting-") as scratch:
+    bundle = Bundle(folder)
+    with tempfile.TemporaryDirectory(dir=folder, prefix=".exporting-") as scratch:
         graph = _onnx_graph(detector, decisions, bundle, Path(scratch), to, progress)
         fresh = graph.folder
         if to == "openvino":
             progress(f"Converting it for {kind}")
             fresh = _convert(graph, Path(scratch) / kind, images)
-        record = _record(detector, decisions, kind, graph, fresh)
+        made = Bundle(scratch)
+        record = _record(detector, decisions, kind, graph, file_digests(made, kind))
         progress("Comparing it with torch")
-        record = _checked(detector, decisions, open_graph(fresh, record), record, images)
+        record = _checked(detector, decisions, open_graph(made, kind, record), record, images)
         write_atomic(fresh / RECORD, record.model_dump_json(indent=2) + "\n")
-        if (bundle / kind).exists():
-            (bundle / kind).rename(Path(scratch) / "old")
-        fresh.rename(bundle / kind)
+        bundle.put_folder(fresh, kind, Path(scratch) / "old")
     return record
 
 
@@ -98,19 +101,21 @@ class _OnnxGraph(NamedTuple):
 def _onnx_graph(
     detector: Detector,
     decisions: Decisions | None,
-    bundle: Path,
+    bundle: Bundle,
     scratch: Path,
     to: Target,
     progress: Progress,
 ) -> _OnnxGraph:
     """The ONNX graph, from which OpenVINO's is made; one that the bundle has serves for that."""
-    if to != "onnx" and (bundle / "onnx").is_dir():
-        with contextlib.suppress(BundleError):  # of another detector, or damaged: made anew
-            known = checked_record(bundle, "onnx", detector.model)
-            if known.opset is not None and known.calibration == _digest(decisions):
-                return _OnnxGraph(bundle / "onnx", known.outputs, known.opset)
     folder = scratch / "onnx"
     folder.mkdir()
+    if to != "onnx" and bundle.has("onnx"):
+        with contextlib.suppress(BundleError):  # of another detector, or damaged: made anew
+            known = record_for(bundle, "onnx", detector.model)
+            if known.opset is not None and known.calibration == _digest(decisions):
+                for name, content in read_graph(bundle, "onnx", known).items():
+                    write_atomic(folder / name, content)
+                return _OnnxGraph(folder, known.outputs, known.opset)
     progress("Tracing the detector")
     names = output_names(detector.model, decisions)
     program = trace(detector.model, decisions)
@@ -129,7 +134,11 @@ def _convert(graph: _OnnxGraph, folder: Path, images: FloatArray | None) -> Path
 
 
 def _record(
-    detector: Detector, decisions: Decisions | None, kind: str, graph: _OnnxGraph, folder: Path
+    detector: Detector,
+    decisions: Decisions | None,
+    kind: str,
+    graph: _OnnxGraph,
+    files: dict[str, str],
 ) -> ExportRecord:
     return ExportRecord(
         runtime=kind,
@@ -139,7 +148,7 @@ def _record(
         input_px=detector.model.encoder.input_px,
         outputs=graph.names,
         calibration=_digest(decisions),
-        files=file_digests(folder),
+        files=files,
         checked_on=0,
         largest_difference={},
     )
@@ -151,12 +160,21 @@ def _digest(decisions: Decisions | None) -> str | None:
 
 
 def open_graph(
-    folder: Path, record: ExportRecord, cores: Cores | None = None
+    bundle: Bundle, kind: str, record: ExportRecord, cores: Cores | None = None
 ) -> OnnxRuntime | OpenvinoRuntime:
-    """The runtime that a graph is for."""
-    if record.runtime == "onnx":
-        return OnnxRuntime(folder, record, cores)
-    return OpenvinoRuntime(folder, record, cores)
+    """Read a graph that a bundle holds, and make it ready to run."""
+    files = read_graph(bundle, kind, record)
+    runtime = OnnxRuntime if kind == "onnx" else OpenvinoRuntime
+    try:
+        return runtime(files, record, cores)
+    except RecapError:  # its package is not installed
+        raise
+    # Both packages raise errors of many kinds.
+    except Exception as error:
+        reason = " ".join(str(error).split())[:300] or type(error).__name__
+        raise BundleError(
+            f"{bundle.named(kind)} cannot be opened ({reason}). Run `{remedy(bundle, kind)}` again."
+        ) from error
 
 
 def _checked(

@@ -1,6 +1,7 @@
 """The ONNX graph of a bundle, run by ONNX Runtime on the processor."""
 
-from pathlib import Path
+import os
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from recap.types import FloatArray
 
 GRAPH = "model.onnx"
 _ERRORS_ONLY = 3
+_WEIGHTS_FOLDER = "session.model_external_initializers_file_folder_path"
 
 
 class OnnxRuntime:
@@ -21,7 +23,9 @@ class OnnxRuntime:
 
     name = "onnx"
 
-    def __init__(self, folder: Path, record: ExportRecord, cores: Cores | None = None) -> None:
+    def __init__(
+        self, files: Mapping[str, bytes], record: ExportRecord, cores: Cores | None = None
+    ) -> None:
         ort = require("onnxruntime", "onnx")
         options = ort.SessionOptions()
         options.log_severity_level = _ERRORS_ONLY
@@ -29,8 +33,14 @@ class OnnxRuntime:
         self.lanes = self._cores.lanes
         if self._cores.per_image is not None:
             options.intra_op_num_threads = self._cores.per_image
+        # From memory, and nothing else: a graph may name any file of the machine as its weights.
+        options.add_session_config_entry(_WEIGHTS_FOLDER, os.devnull)
+        if weights := {name: content for name, content in files.items() if name != GRAPH}:
+            options.add_external_initializers_from_files_in_memory(
+                list(weights), list(weights.values()), list(map(len, weights.values()))
+            )
         self._session = ort.InferenceSession(
-            folder / GRAPH, options, providers=["CPUExecutionProvider"]
+            files[GRAPH], options, providers=["CPUExecutionProvider"]
         )
         self._outputs, self._version = record.outputs, ort.__version__
 

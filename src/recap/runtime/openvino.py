@@ -1,7 +1,7 @@
 """The OpenVINO graph of a bundle, in float32 or int8, on the processor."""
 
 import threading
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ from recap.runtime.record import ExportRecord
 from recap.scoring.arrays import Arrays, join, named_arrays
 from recap.types import FloatArray
 
-GRAPH, FLOAT = "model.xml", "openvino"
+GRAPH, WEIGHTS, FLOAT = "model.xml", "model.bin", "openvino"
 
 
 class OpenvinoRuntime:
@@ -21,13 +21,15 @@ class OpenvinoRuntime:
     The graph is compiled for one image, as known shapes are faster than free ones.
     """
 
-    def __init__(self, folder: Path, record: ExportRecord, cores: Cores | None = None) -> None:
+    def __init__(
+        self, files: Mapping[str, bytes], record: ExportRecord, cores: Cores | None = None
+    ) -> None:
         openvino = require("openvino", "openvino")
         self.name = record.runtime
         self._cores = cores or Cores()
         self.lanes = self._cores.lanes
         core = openvino.Core()
-        model = core.read_model(folder / GRAPH)
+        model = core.read_model(files[GRAPH], files[WEIGHTS])
         model.reshape([1, 3, record.input_px, record.input_px])
         self._compiled = core.compile_model(model, "CPU", compile_options(self._cores))
         self._outputs, self._own = record.outputs, threading.local()

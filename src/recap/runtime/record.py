@@ -1,14 +1,13 @@
 """What an exported graph says about itself: a JSON file beside it in the bundle."""
 
 import hashlib
-from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from recap.errors import BundleError
-from recap.fetch import sha256_of
 from recap.methods.recap.scorer import Scorer
+from recap.scoring.bundle_folder import Bundle
 from recap.scoring.detector import head_tensors
 
 Target = Literal["onnx", "openvino"]
@@ -56,50 +55,79 @@ def source_digest(model: Scorer) -> str:
     return digest.hexdigest()
 
 
-def file_digests(folder: Path) -> dict[str, str]:
+def file_digests(bundle: Bundle, kind: str) -> dict[str, str]:
     """sha256 of every file of a graph but its record."""
-    files = sorted(file for file in folder.iterdir() if file.name != RECORD)
-    return {file.name: sha256_of(file) for file in files}
+    digests = {}
+    for name in _graph_files(bundle, kind):
+        with bundle.open(name) as file:
+            digests[_last(name)] = hashlib.file_digest(file, "sha256").hexdigest()
+    return digests
 
 
-def read_record(folder: Path) -> ExportRecord:
+def read_graph(bundle: Bundle, kind: str, record: ExportRecord) -> dict[str, bytes]:
+    """Read the files of a graph, by name; they are those that its record was written with."""
+    files = {_last(name): bundle.read(name) for name in _graph_files(bundle, kind)}
+    digests = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
+    _refuse_others(bundle, kind, record, digests)
+    return files
+
+
+def read_record(bundle: Bundle, kind: str) -> ExportRecord:
     """Read the record of one exported graph."""
-    path = folder / RECORD
+    name = f"{kind}/{RECORD}"
     try:
-        return ExportRecord.model_validate_json(path.read_text(encoding="utf-8"))
+        return ExportRecord.model_validate_json(bundle.read(name))
     except (OSError, ValidationError, ValueError) as error:
         first = str(error).splitlines()[0]
         raise BundleError(
-            f"{path} is missing or damaged ({first}). Run `recap export` again."
+            f"{bundle.named(name)} is missing or damaged ({first}). Run `recap export` again."
         ) from error
 
 
-def exports(bundle: Path) -> dict[str, ExportRecord]:
+def exports(bundle: Bundle) -> dict[str, ExportRecord]:
     """The graphs that a bundle holds, by the name of their runtime."""
-    return {
-        kind: read_record(bundle / kind) for kind in KINDS if (bundle / kind / RECORD).is_file()
-    }
+    return {kind: read_record(bundle, kind) for kind in KINDS if bundle.has(f"{kind}/{RECORD}")}
 
 
-def checked_record(bundle: Path, kind: str, model: Scorer) -> ExportRecord:
-    """The record of a graph, if it is whole and this detector's."""
-    folder = bundle / kind
-    if not folder.is_dir():
+def record_for(bundle: Bundle, kind: str, model: Scorer) -> ExportRecord:
+    """Read the record of a graph of this very detector."""
+    if not bundle.has(kind):
         raise BundleError(f"{bundle} has no graph for {kind}. Run `{remedy(bundle, kind)}`.")
-    record = read_record(folder)
-    if record.source != source_digest(model):
+    record = read_record(bundle, kind)
+    if record.runtime != kind or record.source != source_digest(model):
         raise BundleError(
-            f"{folder} was made from another detector. Run `{remedy(bundle, kind)}` again."
-        )
-    if file_digests(folder) != record.files:
-        raise BundleError(
-            f"{folder} is damaged: its files have other digests than {RECORD} says. Run "
-            f"`{remedy(bundle, kind)}` again."
+            f"{bundle.named(kind)} was made from another detector. Run `{remedy(bundle, kind)}` "
+            "again."
         )
     return record
 
 
-def remedy(bundle: Path, kind: str) -> str:
+def checked_record(bundle: Bundle, kind: str, model: Scorer) -> ExportRecord:
+    """Read the record of a graph that is whole and this detector's."""
+    record = record_for(bundle, kind, model)
+    _refuse_others(bundle, kind, record, file_digests(bundle, kind))
+    return record
+
+
+def remedy(bundle: Bundle, kind: str) -> str:
     """The command that makes a graph."""
     target, _, int8 = kind.partition("-")
     return f"recap export {bundle} --to {target}" + (" --int8 --calibration DIR" if int8 else "")
+
+
+def _graph_files(bundle: Bundle, kind: str) -> list[str]:
+    return [name for name in bundle.files(kind) if _last(name) != RECORD]
+
+
+def _last(name: str) -> str:
+    return name.rpartition("/")[2]
+
+
+def _refuse_others(
+    bundle: Bundle, kind: str, record: ExportRecord, digests: dict[str, str]
+) -> None:
+    if digests != record.files:
+        raise BundleError(
+            f"{bundle.named(kind)} is damaged: its files have other digests than {RECORD} says. "
+            f"Run `{remedy(bundle, kind)}` again."
+        )

@@ -5,17 +5,25 @@ import math
 import shutil
 from collections.abc import Mapping
 from functools import cache
+from hashlib import sha256
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
 
 from recap.atomic import check_place, in_words, write_atomic
 from recap.config import AnySettings, ReadingSettings
 from recap.errors import BundleError
-from recap.fetch import sha256_of
 from recap.io.reasons import not_there
+from recap.scoring.bundle_folder import (
+    CARD,
+    COPY_AGAIN,
+    TENSORS,
+    THUMBNAILS,
+    Bundle,
+    thumbnail_name,
+)
 from recap.scoring.calibration import Calibration
 from recap.scoring.domain_guard import DomainRange
 
@@ -23,9 +31,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 FORMAT = 1
-CARD, TENSORS = "bundle.json", "head.safetensors"
-THUMBNAILS = "support"
-"""Folder of small pictures of support images, by their number in the card; seldom there."""
+_DEEPEST_JSON = 32
 Mode = Literal["few-shot", "zero-shot", "normal-only"]
 
 
@@ -67,6 +73,15 @@ class Card(BaseModel):
     where that was asked for."""
     head_sha256: str | None = None
     """Of head.safetensors; None in bundles of versions that did not note it."""
+
+    @field_validator("support")
+    @classmethod
+    def _names_every_image(cls, records: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        for number, record in enumerate(records):
+            for key in ("name", "label", "sha256"):
+                if not isinstance(record.get(key), str):
+                    raise ValueError(f"image {number} has no {key}")
+        return records
 
     @property
     def reading(self) -> ReadingSettings:
@@ -121,24 +136,19 @@ def write_bundle(
     folder = folder.resolve()
     partial = folder.with_name(folder.name + ".writing")
     _remove(partial)
+    partial.mkdir(parents=True)
     if keep is not None:
-        shutil.copytree(keep, partial, ignore=shutil.ignore_patterns(CARD, TENSORS))
-    partial.mkdir(parents=True, exist_ok=True)
+        Bundle(keep).copy_to(partial, without=frozenset({CARD, TENSORS}))
     # Not by `save_file`: its files are for the user alone who fits, whatever the umask says.
-    write_atomic(partial / TENSORS, save(tensors))
+    numbers = save(tensors)
+    write_atomic(partial / TENSORS, numbers)
     for number, png in (thumbnails or {}).items():
-        (partial / THUMBNAILS).mkdir(exist_ok=True)
-        thumbnail_file(partial, number).write_bytes(png)
+        write_atomic(partial / thumbnail_name(number), png)
     count = len(list((partial / THUMBNAILS).glob("*.png")))
-    digest = sha256_of(partial / TENSORS)
+    digest = sha256(numbers).hexdigest()
     card = card.model_copy(update={"thumbnails": count, "head_sha256": digest})
     (partial / CARD).write_text(card.model_dump_json(indent=2) + "\n", encoding="utf-8")
     _replace(folder, partial)
-
-
-def thumbnail_file(folder: Path, number: int) -> Path:
-    """Where a bundle has the small picture of a support image, if it has it."""
-    return folder / THUMBNAILS / f"{number:06d}.png"
 
 
 def _replace(folder: Path, partial: Path) -> None:
@@ -170,27 +180,46 @@ def read_card(folder: Path) -> Card:
         )
     if not folder.is_dir():
         raise BundleError(f"{folder} is not a recap bundle but a file; a bundle is a folder.")
-    if not path.is_file():
-        raise BundleError(
-            f"{folder} is not a recap bundle: it has no {CARD}. `recap fit --out DIR` makes one."
-        )
+    bundle = Bundle(folder)
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        if not bundle.has(CARD):
+            raise BundleError(
+                f"{folder} is not a recap bundle: it has no {CARD}. `recap fit --out DIR` makes "
+                "one."
+            )
+        content = json.loads(bundle.read(CARD).decode())
         if isinstance(content, dict) and content.get("format") != FORMAT:
             raise BundleError(
                 f"{path} has format {content.get('format')!r}; this version of recap reads "
                 f"format {FORMAT}. Install the version that wrote it, or fit again."
             )
+        _refuse_deep(content)
         return Card.model_validate(content)
+    except RecursionError as error:
+        raise BundleError(f"{path} is damaged (nested too deep). {COPY_AGAIN}") from error
     except PermissionError as error:
         raise BundleError(in_words(error)) from error
     except (ValidationError, ValueError, OSError) as error:
-        raise BundleError(f"{path} is damaged ({_first(error)}). Copy the bundle again.") from error
+        raise BundleError(f"{path} is damaged ({_first(error)}). {COPY_AGAIN}") from error
 
 
 def is_of_fit(folder: Path, fingerprint: str) -> bool:
     """Whether a bundle lies there that comes from the fit with this fingerprint."""
-    return (folder / CARD).is_file() and read_card(folder).fingerprint == fingerprint
+    return Bundle(folder).has(CARD) and read_card(folder).fingerprint == fingerprint
+
+
+def _refuse_deep(content: Any) -> None:
+    """Refuse what could be read but not written again: nested far deeper than any card is."""
+    level = [content]
+    for _ in range(_DEEPEST_JSON):
+        level = [
+            below
+            for each in level
+            if isinstance(each, dict | list)
+            for below in (each.values() if isinstance(each, dict) else each)
+        ]
+    if level:
+        raise ValueError("nested too deep")
 
 
 def _first(error: Exception) -> str:
@@ -205,21 +234,21 @@ def _first(error: Exception) -> str:
 def read_tensors(folder: Path, card: Card) -> "dict[str, Tensor]":
     """Read a bundle's numbers, which must be those that its card was written with."""
     from safetensors import SafetensorError
-    from safetensors.torch import load_file
+    from safetensors.torch import load
 
-    path = folder / TENSORS
+    bundle = Bundle(folder)
+    path = bundle.named(TENSORS)
     try:
-        digest = sha256_of(path)  # first: it names a file that may not be read for what it is
-        tensors = load_file(path)
+        content = bundle.read(TENSORS)
+        tensors = load(content)
     except PermissionError as error:
         raise BundleError(in_words(error)) from error
-    except (OSError, SafetensorError) as error:
-        raise BundleError(
-            f"{path} is missing or damaged ({error}). Copy the bundle again."
-        ) from error
+    except (OSError, SafetensorError, KeyError, ValueError) as error:  # KeyError: an unknown type
+        raise BundleError(f"{path} is missing or damaged ({error}). {COPY_AGAIN}") from error
+    digest = sha256(content).hexdigest()
     if card.head_sha256 is not None and card.head_sha256 != digest:
         raise BundleError(
             f"{path} is damaged: its SHA-256 is {digest[:12]}…, but {CARD} says "
-            f"{card.head_sha256[:12]}…. Copy the bundle again."
+            f"{card.head_sha256[:12]}…. {COPY_AGAIN}"
         )
     return tensors

@@ -14,7 +14,7 @@ from recap.config import ReadingSettings, Settings
 from recap.encoders.draws import own_draws
 from recap.encoders.load import RANDOM
 from recap.encoders.vit import Encoder
-from recap.errors import BundleError, InputError
+from recap.errors import BundleError, InputError, RecapError
 from recap.io import image_from_array, read_image
 from recap.io.case import Case, CaseKind
 from recap.io.raster import refuse_one_image
@@ -24,6 +24,7 @@ from recap.methods.recap.join import join_heads
 from recap.methods.recap.scorer import Output, Scorer
 from recap.scoring.arrays import Runtime, as_output
 from recap.scoring.bundle import Card, is_of_fit, read_card, read_tensors, write_bundle
+from recap.scoring.bundle_folder import TENSORS
 from recap.scoring.calibration import Calibration
 from recap.scoring.domain_guard import DESCRIPTORS, DomainRange, check_domain
 from recap.scoring.own_encoder import checked, find_encoder
@@ -261,12 +262,30 @@ def load_as(
     restore(model, tensors, folder)
     if isinstance(model, ReCAP) and (model.memory is None) != (card.mode == "zero-shot"):
         raise BundleError(
-            f"{folder}: a {card.mode} detector {'needs a' if model.memory is None else 'has no'} "
-            "memory. Copy the bundle again."
+            f"{folder / TENSORS}: a {card.mode} detector "
+            f"{'needs a' if model.memory is None else 'has no'} memory. Copy the bundle again."
         )
     # A digest is of the file, not of the detector, which may be calibrated and saved anew.
     card = card.model_copy(update={"head_sha256": None})
-    return Detector(model.to(device), card, descriptors)
+    detector = Detector(model.to(device), card, descriptors)
+    _try_out(detector, folder)
+    return detector
+
+
+def _try_out(detector: Detector, folder: Path) -> None:
+    """Score a blank image: what fitting filled may have any size in a bundle, but not every one."""
+    blank = np.zeros((detector.model.encoder.input_px,) * 2, np.uint8)
+    try:
+        detector.score(blank)
+    except RecapError:
+        raise
+    # Numbers that do not fit each other are answered with almost any exception.
+    except Exception as error:
+        reason = " ".join(str(error).split())[:200] or type(error).__name__
+        raise BundleError(
+            f"{folder / TENSORS} cannot score: its numbers do not fit each other ({reason}). Copy "
+            "the bundle again."
+        ) from error
 
 
 def as_image(source: Any, reading: ReadingSettings) -> Image:
@@ -296,11 +315,13 @@ def head_tensors(model: Scorer) -> dict[str, Tensor]:
 def _descriptors(stored: Tensor | None, card: Card, folder: Path) -> FloatArray | None:
     expected = card.domain is not None
     if expected != (stored is not None) or (stored is not None and stored.ndim != 2):
-        raise BundleError(f"{folder}: {DESCRIPTORS} do not fit its card. Copy the bundle again.")
+        raise BundleError(
+            f"{folder / TENSORS}: {DESCRIPTORS} do not fit its card. Copy the bundle again."
+        )
     if stored is None:
         return None
     if not bool(torch.isfinite(stored).all()):
-        raise BundleError(f"{folder}: holds values that are not finite. Fit again.")
+        raise BundleError(f"{folder / TENSORS}: holds values that are not finite. Fit again.")
     return stored.float().numpy()
 
 
@@ -310,15 +331,16 @@ def restore(model: Scorer, tensors: dict[str, Tensor], folder: Path) -> None:
         if name in tensors:
             owner, _, leaf = name.rpartition(".")
             setattr(model.get_submodule(owner), leaf, torch.empty_like(tensors[name]))
-    expected = {k: v.shape for k, v in head_tensors(model).items()}
-    found = {k: v.shape for k, v in tensors.items()}
+    expected = {k: (v.shape, v.dtype) for k, v in head_tensors(model).items()}
+    found = {k: (v.shape, v.dtype) for k, v in tensors.items()}
     if expected != found:
         wrong = sorted(k for k in expected | found if expected.get(k) != found.get(k))
         raise BundleError(
-            f"{folder}: {', '.join(wrong)} do not fit its settings. Copy the bundle again."
+            f"{folder / TENSORS}: {', '.join(wrong)} do not fit its settings. Copy the bundle "
+            "again."
         )
     if not all(bool(torch.isfinite(v).all()) for v in tensors.values()):
-        raise BundleError(f"{folder}: holds values that are not finite. Fit again.")
+        raise BundleError(f"{folder / TENSORS}: holds values that are not finite. Fit again.")
     model.load_state_dict(tensors, strict=False)
 
 

@@ -275,11 +275,13 @@ class _Run(Generic[S]):
         """Score images as one, pictures together and those of a case of many together."""
         waiting: list[_Image[S]] = []
         for image in images:
-            if waiting and image.work.picture is None and image.work is not waiting[0].work:
+            of_many = image.work.picture is None and image.work.case is not None
+            if waiting and of_many and image.work is not waiting[-1].work:
                 yield from self._score_batch(waiting)
                 waiting = []
             waiting.append(image)
-            if len(waiting) == self.batch or image.image is None:
+            full = sum(one.square is not None for one in waiting) == self.batch
+            if full or (of_many and image.ends_its_case):
                 yield from self._score_batch(waiting)
                 waiting = []
         yield from self._score_batch(waiting)
