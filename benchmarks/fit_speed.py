@@ -14,7 +14,7 @@ import torch
 import typer
 
 from recap.allocator import keep_freed_memory
-from recap.benchmark.interleaved import time_rounds
+from recap.bench.speed import time_rounds
 from recap.config import Settings, resolve_settings
 from recap.encoders.load import load_encoder
 from recap.methods.recap.head import ReCAP

@@ -20,19 +20,19 @@ import numpy as np
 import torch
 import typer
 from PIL import Image as Pillow
+from recap.cli.score_job import Job, Wanted, score_jobs
+from recap.scoring.many import score_many
 from score_pipeline import calibrated
 
 from recap.allocator import keep_freed_memory
-from recap.benchmark.interleaved import Lap, time_rounds
-from recap.benchmark.timed import timed_model
-from recap.cli.score_job import Job, Wanted, score_jobs
+from recap.bench.speed import Lap, time_rounds
+from recap.bench.timed import timed_model
 from recap.config import Settings, resolve_settings
 from recap.data.cases import Found, find_cases
 from recap.data.phantom import phantom
 from recap.encoders.load import load_encoder
 from recap.io import image_from_array
 from recap.scoring.detector import Detector
-from recap.scoring.many import score_many
 from recap.training.assemble import assemble
 
 PICTURE_PX = 256

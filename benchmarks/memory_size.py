@@ -16,7 +16,7 @@ import typer
 from torch import Tensor
 
 import recap
-from recap.benchmark.cells import parse_numbers
+from recap.bench.cells import parse_numbers
 from recap.data.benchmark import read_domain
 from recap.encoders.memo import TapsMemo
 from recap.methods.recap.memory import k_centre

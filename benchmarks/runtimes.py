@@ -24,8 +24,8 @@ import numpy as np
 import typer
 
 from recap.allocator import keep_freed_memory
-from recap.benchmark.interleaved import time_rounds
-from recap.benchmark.timed import timed_model
+from recap.bench.speed import time_rounds
+from recap.bench.timed import timed_model
 from recap.config import DEFAULT_PRESET, resolve_settings
 from recap.data import write_phantoms
 from recap.encoders.load import load_encoder

@@ -34,7 +34,7 @@ MADE_ONCE = {"e2e", "runtime"}
 # Tests of these folders fit detectors, run commands or start services: many are quick, but there
 # are hundreds. What is left for `make test-fast` are the tests of single functions.
 WHOLE_PROGRAMS = {
-    *("benchmark", "cli", "methods", "pacs", "pins", "report"),
+    *("bench", "cli", "methods", "pacs", "pins", "report"),
     *("runtime", "scoring", "server", "training"),
 }
 

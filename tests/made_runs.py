@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from recap.benchmark.cells import Cell, write_result
-from recap.benchmark.examples import keep_maps
+from recap.bench.cells import Cell
+from recap.bench.examples import keep_maps
+from recap.bench.kept import write_result
 from recap.methods.methods import resolve_method
 from recap.metrics import auroc
 

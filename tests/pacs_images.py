@@ -73,6 +73,8 @@ def predict_marks(detector: Any, sources: Iterable[Found]) -> Iterator[Any]:
 DETECTOR = SimpleNamespace(
     card=SimpleNamespace(reading=ReadingSettings(), calibration=None, fingerprint="none"),
     map_scale=(0.0, 1.0),
+    on_gpu=False,
+    runtime=None,
 )
 """What scoring a study asks a detector besides its predictions."""
 

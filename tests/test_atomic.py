@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from recap.atomic import check_file, check_place, in_words, is_full, write_atomic
-from recap.errors import InputError
+from recap.atomic import check_file, check_place, in_words, write_atomic
+from recap.errors import InputError, is_full
 
 
 def refused(action):

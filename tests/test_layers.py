@@ -45,7 +45,7 @@ LAYERS = [
     "runtime",
     "score_request",
     "api",
-    "benchmark",
+    "bench",
     "service",
     "cli",
 ]

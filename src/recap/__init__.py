@@ -14,11 +14,10 @@ from recap.errors import RecapError
 from recap.threads import wait_passively
 
 if TYPE_CHECKING:
-    from recap.config import resolve_settings
-    from recap.io import read_image
-    from recap.methods.recap.build import build_model
+    from recap.api import calibrate, evaluate, explain, export, score_folder
+    from recap.config import Settings, resolve_settings
+    from recap.io import Case, read_image
     from recap.runtime.loading import load
-    from recap.scoring.calibrate import calibrate
     from recap.scoring.detector import Detector
     from recap.training.fit import fit
     from recap.types import Image, Prediction
@@ -26,30 +25,40 @@ if TYPE_CHECKING:
     __version__: str
 
 __all__ = [
+    "Case",
     "Detector",
     "Image",
     "Prediction",
     "RecapError",
+    "Settings",
     "__version__",
-    "build_model",
     "calibrate",
+    "evaluate",
+    "explain",
+    "export",
     "fit",
     "load",
     "read_image",
     "resolve_settings",
+    "score_folder",
 ]
 
 # Loaded at first use, so that `import recap` and `recap --help` wait for neither torch nor numpy.
 _LAZY = {
+    "Case": "recap.io",
     "Detector": "recap.scoring.detector",
     "Image": "recap.types",
     "Prediction": "recap.types",
-    "build_model": "recap.methods.recap.build",
-    "calibrate": "recap.scoring.calibrate",
+    "Settings": "recap.config",
+    "calibrate": "recap.api",
+    "evaluate": "recap.api",
+    "explain": "recap.api",
+    "export": "recap.api",
     "fit": "recap.training.fit",
     "load": "recap.runtime.loading",
     "read_image": "recap.io",
     "resolve_settings": "recap.config",
+    "score_folder": "recap.api",
 }
 
 

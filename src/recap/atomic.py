@@ -106,15 +106,6 @@ def in_words(error: OSError) -> str:
     return f"Cannot write: {_FULL}" if error.errno == errno.ENOSPC else str(error)
 
 
-def is_full(error: BaseException | None) -> bool:
-    """Whether an error, or one that it comes from, is a disk or a quota without room."""
-    while error is not None:
-        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-            return True
-        error = error.__cause__
-    return False
-
-
 def reason_of(error: OSError, path: Path) -> str:
     """Why the system refused a file or folder, and what to do."""
     if error.errno in (errno.ENOTDIR, errno.EEXIST):

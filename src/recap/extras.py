@@ -13,5 +13,6 @@ def require(module: str, extra: str) -> Any:
     except ImportError as error:
         raise RecapError(
             f"This needs the Python package '{module.split('.')[0]}', which is not installed. "
-            f"Install it with: pip install 'recap-ad[{extra}]'"
+            f"Install it with: pip install 'recap-ad[{extra}]'",
+            code="extra",
         ) from error

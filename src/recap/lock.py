@@ -58,7 +58,9 @@ def _held(path: Path, written: Path) -> Iterator[IO[str]]:
         except BlockingIOError as error:
             raise InputError(
                 f"{written} is being written by another run. Wait for its end, or choose "
-                "another folder."
+                "another folder.",
+                code="in_use",
+                path=written,
             ) from error
         except (ImportError, OSError):
             pass

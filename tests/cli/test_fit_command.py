@@ -6,6 +6,7 @@ import pytest
 import recap
 from recap.data import draw_support
 from recap.data.supports import write_support
+from recap.errors import EXIT_CODES
 from recap.lock import alone
 from recap.scoring.bundle import read_card
 from recap.training import epochs, fewshot
@@ -213,7 +214,7 @@ def test_a_second_fit_to_the_same_place_is_refused(again, interrupted, command, 
     work = place.with_name(f"{place.name}.partial")
     with alone(place.with_name(f".{place.name}.partial.lock")):
         refused = command(*fit, *again)
-    assert refused.code == 2
+    assert refused.code == EXIT_CODES["in_use"]
     assert f"{place} is being written by another run" in refused.err
     assert (work / "checkpoint.safetensors").is_file()
 

@@ -13,7 +13,7 @@ from recap.errors import InputError, TrainingError
 from recap.progress import silent
 from recap.retries import Retries
 from recap.service import deidentify, fits, inspector, results, scoring, workers
-from recap.service.inspector import NO_ROOM, NO_ROOM_TEXT
+from recap.service.inspector import NO_ROOM_TEXT
 from recap.service.jobs import Jobs
 from recap.service.metrics import Metrics
 from recap.service.settings import ServerSettings
@@ -223,4 +223,4 @@ def test_an_archive_that_there_is_no_room_for_is_told_so(tmp_path, monkeypatch):
         "max_pixels": 10**9,
         "deidentify": False,
     }
-    assert inspector.answer(request) == {"status": NO_ROOM, "detail": NO_ROOM_TEXT}
+    assert inspector.answer(request) == {"code": "no_room", "detail": NO_ROOM_TEXT}

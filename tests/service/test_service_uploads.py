@@ -275,8 +275,8 @@ def test_an_inspector_that_hangs_or_dies_is_replaced(tmp_path):
         inspection.start()
         first = inspection._free[0]
         first._process.kill()
-        assert inspection.check(question)["status"] == 422
-        assert inspection.check(question)["status"] == 422
+        assert inspection.check(question)["code"] == "input"
+        assert inspection.check(question)["code"] == "input"
         second = inspection._free[0]
         assert second is not first
         second._process.send_signal(signal.SIGSTOP)

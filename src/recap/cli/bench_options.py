@@ -12,8 +12,8 @@ from recap.cli.words import printable, unmatched_exclusions
 from recap.errors import InputError, SettingsError
 
 if TYPE_CHECKING:
-    from recap.benchmark.cells import MeasuredOn
-    from recap.benchmark.support_lists import Lists
+    from recap.bench.cells import MeasuredOn
+    from recap.bench.supports import Lists
     from recap.config import AnySettings
     from recap.data import Domain
     from recap.data.exclusions import Exclusions
@@ -75,7 +75,7 @@ def read_grid(
     on: str,
 ) -> Grid:
     """Check the options that all runs share, and read the files that they name."""
-    from recap.benchmark.cells import parse_numbers
+    from recap.bench.cells import parse_numbers
 
     where = measured_on(on, exclude)
     domains, chosen = _choose_domains(data, datasets)
@@ -101,7 +101,7 @@ def _choose_domains(data: Path, datasets: str) -> "tuple[list[Domain], list[str]
 
 def _possible_shots(shots: str, domains: Sequence["Domain"]) -> list[int]:
     """The shots that were asked for; zero-shot is left out, and that is said, without a source."""
-    from recap.benchmark.cells import parse_numbers
+    from recap.bench.cells import parse_numbers
 
     wanted = parse_numbers(shots)
     if 0 in wanted and len(domains) < 2:
@@ -122,7 +122,7 @@ def _support_lists(
     shots: Sequence[int],
 ) -> "Lists | None":
     """The lists of --supports, all of them; none without it."""
-    from recap.benchmark.support_lists import read_lists
+    from recap.bench.supports import read_lists
 
     if supports is None:
         return None
@@ -150,7 +150,7 @@ def _left_out(exclude: Path | None, domains: "Sequence[Domain]") -> "Exclusions 
 
 def measured_on(on: str, exclude: Path | None) -> "MeasuredOn":
     """Check --on."""
-    from recap.benchmark.cells import MeasuredOn
+    from recap.bench.cells import MeasuredOn
 
     if on not in get_args(MeasuredOn):
         raise SettingsError(f"--on {on}: use one of {', '.join(get_args(MeasuredOn))}.")

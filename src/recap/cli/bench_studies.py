@@ -120,7 +120,7 @@ def _published(preset: str | None, config: Path | None, overrides: list[str] | N
 
 
 def _encoders(encoders: str, settings: "Settings") -> list[str]:
-    from recap.benchmark.studies import ENCODERS, present_encoders
+    from recap.bench.studies import ENCODERS, present_encoders
 
     names = encoders.split(",") if encoders else ENCODERS
     present, skipped = present_encoders(names, settings)
@@ -137,11 +137,10 @@ def _run(
     out: Path,
     jobs: int,
 ) -> None:
-    from recap.benchmark.studies import plan_study, run_study
-    from recap.benchmark.study_summary import write_summary
-    from recap.benchmark.study_tables import study_tables
-    from recap.benchmark.table_render import render
-    from recap.cli.bench_live import watching
+    from recap.bench.compare import study_tables, write_summary
+    from recap.bench.render import render
+    from recap.bench.studies import plan_study, run_study
+    from recap.cli.bench_progress import watching
 
     study = plan_study(
         name,

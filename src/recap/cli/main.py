@@ -26,7 +26,7 @@ from recap.cli import (
 from recap.cli.ending import REASONS, orderly_end
 from recap.cli.words import printable
 from recap.collector import collect_seldom
-from recap.errors import RecapError
+from recap.errors import EXIT_CODES, RecapError, code_of
 
 app = typer.Typer(
     name="recap",
@@ -75,7 +75,7 @@ app.add_typer(bench.app, name="bench")
 
 
 def main() -> None:
-    """Run a command; errors a user can act on are one message and exit code 2."""
+    """Run a command; errors a user can act on are one message and the exit code of their kind."""
     keep_freed_memory()
     collect_seldom()
     try:
@@ -84,7 +84,7 @@ def main() -> None:
     except (RecapError, OSError) as error:  # OSError: a full disk, a folder without permission
         reason = in_words(error) if isinstance(error, OSError) else str(error)
         print("recap: error:", printable(reason, keep="\n"), file=sys.stderr)
-        sys.exit(2)
+        sys.exit(EXIT_CODES[code_of(error)])
     except SystemExit as end:  # of Ctrl-C too: typer makes an exit of it, without a word
         if end.code in REASONS:
             print(

@@ -13,7 +13,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from recap.benchmark.engine_ray import connect, machine_count, share_of_cluster
+from recap.bench.engines import connect, machine_count, share_of_cluster
 from recap.data.cases import Found
 from recap.data.processes import usable_cores
 from recap.errors import RecapError

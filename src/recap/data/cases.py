@@ -29,7 +29,7 @@ _OWN_OUTPUT = "a detector or results of recap, with pictures of its own"
 """Why a folder is left alone; every other reason is one about a file."""
 
 
-class NoCasesError(InputError):
+class NoCasesError(InputError, code="empty"):
     """All was looked through, and nothing of it is an image."""
 
 

@@ -42,7 +42,7 @@ Progress = Callable[[str], None]
 Fetch = Callable[[Path, Progress], ledger.Record]
 
 
-class MissingWeightsError(WeightsError):
+class MissingWeightsError(WeightsError, code="no_weights"):
     """The weights are not on this machine."""
 
 

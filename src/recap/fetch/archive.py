@@ -115,7 +115,8 @@ def _choose(
         if total > limit_bytes or number >= LIMIT_FILES:
             raise InputError(
                 f"{archive}: unpacks to more than {limit_bytes} bytes or {LIMIT_FILES} files. "
-                "This is not the archive it should be."
+                "This is not the archive it should be.",
+                code="too_large",
             )
         inside = place(path)
         if inside is not None and chosen.setdefault(inside, member) is not member:

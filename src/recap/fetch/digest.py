@@ -6,7 +6,7 @@ from pathlib import Path
 from recap.errors import InputError
 
 
-class FetchError(InputError):
+class FetchError(InputError, code="download"):
     """A file could not be fetched, or is not the one expected."""
 
 

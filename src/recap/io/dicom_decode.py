@@ -97,7 +97,8 @@ class Layout:
         if self.rows * self.columns > MAX_PIXELS:
             raise InputError(
                 f"{source}: has {size}, and more than {MAX_PIXELS // 10**6} million are not read. "
-                "Cut it into tiles or shrink it."
+                "Cut it into tiles or shrink it.",
+                code="too_large",
             )
         if self.frames > MAX_FRAMES:
             raise InputError(

@@ -189,7 +189,9 @@ def _inflated(stream: IO[bytes], source: str) -> tuple[Any, bytes] | None:
         return None
     data = zlib.decompressobj(-zlib.MAX_WBITS).decompress(stream.read(), _MAX_INFLATED + 1)
     if len(data) > _MAX_INFLATED:
-        raise InputError(f"{source}: unpacks to more than 2 GB, the most that is read.")
+        raise InputError(
+            f"{source}: unpacks to more than 2 GB, the most that is read.", code="too_large"
+        )
     return meta, data
 
 

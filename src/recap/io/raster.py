@@ -241,7 +241,7 @@ def _read_values(path: Path) -> NDArray[Any]:
     except InputError:
         raise
     except PillowImage.DecompressionBombError as error:
-        raise InputError(_too_large(path)) from error
+        raise InputError(_too_large(path), code="too_large") from error
     # Pillow's decoders answer a damaged file with almost any exception.
     except Exception as error:
         raise InputError(f"{path}: {_reason(error, path)}") from error
@@ -275,7 +275,7 @@ def _too_large(path: Path) -> str:
 
 def _check_header(image: PillowImage.Image, path: Path) -> None:
     if image.width * image.height > MAX_PIXELS:
-        raise InputError(_too_large(path))
+        raise InputError(_too_large(path), code="too_large")
     frames = getattr(image, "n_frames", 1)
     # The further frames of a camera's MPO file are previews of the first.
     if frames > 1 and image.format != "MPO":

@@ -87,7 +87,8 @@ def _check_shape(shape: tuple[int, ...], path: Path) -> None:
     if math.prod(shape) > MAX_VOXELS:
         raise InputError(
             f"{path}: the volume has more than {MAX_VOXELS // 2**20} million voxels (shape "
-            f"{shape}), the most that is read. Crop it or resample it to larger voxels."
+            f"{shape}), the most that is read. Crop it or resample it to larger voxels.",
+            code="too_large",
         )
 
 

@@ -108,6 +108,8 @@ class Problem(BaseModel):
     """Why something was refused."""
 
     detail: Any
+    code: str = ""
+    """The kind of error, where recap raised one."""
 
 
 def job_answer(job: Job, jobs: Jobs) -> JobAnswer:

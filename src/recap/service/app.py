@@ -9,7 +9,7 @@ from fastapi import Depends, FastAPI, Request
 from fastapi.responses import JSONResponse
 from starlette.concurrency import run_in_threadpool
 
-from recap.errors import RecapError
+from recap.errors import HTTP_STATUSES, RecapError, code_of
 from recap.service import routes_bundles, routes_jobs, routes_results, routes_site
 from recap.service.headers import SecurityHeaders
 from recap.service.logs import Observed
@@ -71,4 +71,5 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
 
 
 async def _refused(request: Request, error: Exception) -> JSONResponse:
-    return JSONResponse({"detail": str(error)}, 422)
+    code = code_of(error)
+    return JSONResponse({"detail": str(error), "code": code}, HTTP_STATUSES[code])

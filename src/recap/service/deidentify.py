@@ -14,9 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image as Pillow
 
-from recap.atomic import is_full
 from recap.data.names import IMAGE_SUFFIXES
-from recap.errors import InputError, RecapError
+from recap.errors import InputError, RecapError, is_full
 from recap.extras import require
 from recap.io import open_file
 from recap.io.dicom_decode import BIG, IMPLICIT, LITTLE

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from fastapi import HTTPException
 from pydantic import Field, ValidationError
 
-from recap.atomic import is_full
 from recap.config import DEFAULT_PRESET, Preset, Section, Settings, resolve_settings
 from recap.data.folder import natural_key, pair_masks
-from recap.errors import TrainingError
+from recap.errors import TrainingError, is_full
 from recap.progress import Progress
 from recap.scoring.bundle_folder import Bundle
 from recap.service.bundles import Bundles

@@ -9,14 +9,12 @@ import threading
 import time
 from typing import Any
 
-from recap.service.inspector import UNREADABLE
-
 # A process that has seen this many uploads makes room for a fresh one.
 MOST_UPLOADS = 500
 # Of Python and the decoders, and of a pixel as float32 while it is scaled and grown.
 BASE_BYTES, BYTES_PER_PIXEL = 3 * 2**29, 8
 _FALLEN = {
-    "status": UNREADABLE,
+    "code": "input",
     "detail": "The upload cannot be read: its decoder crashed or took too long.",
 }
 

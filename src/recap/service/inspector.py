@@ -17,11 +17,10 @@ import time
 from pathlib import Path, PurePosixPath
 from typing import IO, Any, NamedTuple
 
-from recap.atomic import is_full
 from recap.config import ReadingSettings
 from recap.data.cases import Found, find_cases
 from recap.data.folder import natural_key
-from recap.errors import InputError, RecapError
+from recap.errors import InputError, RecapError, code_of, is_full
 from recap.fetch import unpack_archive
 from recap.io import open_file, raster, read_image, read_mask, voxels
 from recap.io.case import Case
@@ -33,16 +32,8 @@ from recap.types import BoolArray
 
 # Images that are left after this time are decoded when they are scored: somebody waits.
 DECODE_SECONDS = 10.0
-UNSUPPORTED, TOO_LARGE, UNREADABLE, NO_ROOM = 415, 413, 422, 507
 NO_ROOM_TEXT = "The disk of the service is full, or cannot be written to."
-
-
-class RefusedError(Exception):
-    """An upload that is not taken: the HTTP status and why."""
-
-    def __init__(self, status: int, detail: str) -> None:
-        super().__init__(detail)
-        self.status = status
+_NO_MEMORY_TEXT = "This takes more memory than the service has."
 
 
 class Checked(NamedTuple):
@@ -82,38 +73,31 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
             checked = inspect_cases(folder, request, placer)
         else:
             checked = inspect_support(folder, request, placer)
-    except RefusedError as error:
-        return _refusal(error.status, str(error), folder, placer)
-    except MemoryError:
-        return _refusal(TOO_LARGE, "This takes more memory than the service has.", folder, placer)
     # Whatever a hostile file brings about, this process answers.
     except Exception as error:
-        return _refusal(*_in_words(error), folder, placer)
-    return {"status": 200, "names": placer.names, **checked._asdict()}
+        return refusal(error, folder, placer)
+    return {"code": "", "names": placer.names, **checked._asdict()}
 
 
-def _in_words(error: Exception) -> tuple[int, str]:
-    """The status of an error, and what to say of it."""
-    if is_full(error):
-        return NO_ROOM, NO_ROOM_TEXT
-    if isinstance(error, RecapError):
-        # What readers say of a file with more pixels or voxels than they take.
-        status = TOO_LARGE if "the most that is read" in str(error) else UNREADABLE
-        return status, str(error)
-    return UNREADABLE, f"The upload cannot be read ({type(error).__name__})."
-
-
-def _refusal(status: int, detail: str, folder: Path, placer: Placer) -> dict[str, Any]:
+def refusal(error: Exception, folder: Path, placer: Placer) -> dict[str, Any]:
+    """Say why an upload is not taken: the code of the error, and its text without our folders."""
+    code, detail = code_of(error), str(error)
+    if code == "no_room":
+        detail = NO_ROOM_TEXT
+    elif isinstance(error, MemoryError):
+        detail = _NO_MEMORY_TEXT
+    elif not isinstance(error, RecapError):  # of a decoder
+        code, detail = "input", f"The upload cannot be read ({type(error).__name__})."
     text = in_client_words(detail, folder / "upload", placer.names)
     text = text.replace(f"{folder}/raw/", "").replace(f"{folder}/", "")
-    return {"status": status, "detail": " ".join(text.split())[:600]}
+    return {"code": code, "detail": " ".join(text.split())[:600]}
 
 
 def inspect_cases(folder: Path, request: dict[str, Any], placer: Placer) -> Checked:
     """Put an upload's files where they will be scored from, and look at all of them."""
     upload = folder / "upload"
     upload.mkdir()
-    refusals: list[RefusedError | None] = []
+    refusals: list[InputError | None] = []
     left = request["max_unpacked"]
     for raw, given in request["files"]:
         file = folder / "raw" / raw
@@ -141,17 +125,19 @@ def _find(upload: Path, request: dict[str, Any]) -> tuple[Found, ...]:
     return tuple(sorted([*found, *lost], key=lambda case: natural_key(case.files[0])))
 
 
-def _place_file(raw: Path, given: str, upload: Path, placer: Placer) -> RefusedError | None:
+def _place_file(raw: Path, given: str, upload: Path, placer: Placer) -> InputError | None:
     """Place a file; returns why no reader takes it."""
     target = upload / placer.place(given)
     raw.rename(target)
     if not target.stat().st_size:
-        return RefusedError(UNREADABLE, f"{target}: the file is empty.")
+        return InputError(f"{target}: the file is empty.", path=target)
     # Half of a pair is only known by the other half, which may be the next file.
     if target.suffixes[:1] in ([".hdr"], [".img"]) or sniff(target) != "unknown":
         return None
-    return RefusedError(
-        UNSUPPORTED, f"{target}: not a picture, DICOM, NIfTI, NRRD or slide, nor a zip of them."
+    return InputError(
+        f"{target}: not a picture, DICOM, NIfTI, NRRD or slide, nor a zip of them.",
+        code="unsupported",
+        path=target,
     )
 
 
@@ -162,8 +148,8 @@ def _unpack(
 
     def place(path: PurePosixPath) -> PurePosixPath:
         if len(placer.names) >= request["max_files"]:
-            raise RefusedError(
-                TOO_LARGE, f"The archive has more than {request['max_files']} files."
+            raise InputError(
+                f"The archive has more than {request['max_files']} files.", code="too_large"
             )
         return PurePosixPath(placer.place(path.as_posix()))
 
@@ -175,14 +161,11 @@ def _unpack(
         text = str(error).replace(str(archive), given[:200])
         together = f"{request['max_unpacked']} bytes (all archives together)"
         text = text.replace(f"{left} bytes", together)
-        status = TOO_LARGE if "unpacks to more than" in text else UNREADABLE
-        raise RefusedError(status, text) from error
+        raise InputError(text, code=error.code) from error
     archive.unlink()
     for file in written:
         if file.stat().st_size and sniff(file) == "zip":
-            raise RefusedError(
-                UNREADABLE, f"{file}: an archive inside an archive. Unpack it first."
-            )
+            raise InputError(f"{file}: an archive inside an archive. Unpack it first.", path=file)
     return sum(file.stat().st_size for file in written)
 
 
@@ -203,6 +186,7 @@ def _decode_all(cases: tuple[Found, ...], request: dict[str, Any], placer: Place
     deadline = time.monotonic() + DECODE_SECONDS
     images, pixels, hide = 0, 0, request["deidentify"]
     problems: list[Unread] = []
+    errors: list[RecapError] = []
     for number, found in enumerate(cases):
         try:
             case = found.open(reading)
@@ -212,13 +196,14 @@ def _decode_all(cases: tuple[Found, ...], request: dict[str, Any], placer: Place
                 raise
             name = case_name(found, placer.names, number, hide)
             problems.append(Unread(name, str(error), number))
+            errors.append(error)
             for file in found.files:
                 file.unlink(missing_ok=True)
             continue
         images += len(case.images)
         _refuse_too_many(pixels, request)
     if not images:
-        raise InputError(problems[0].error)
+        raise errors[0]
     upload = Path(request["folder"]) / "upload"
     told = [
         each._replace(error=in_client_words(each.error, upload, placer.names, hide))
@@ -230,7 +215,7 @@ def _decode_all(cases: tuple[Found, ...], request: dict[str, Any], placer: Place
 def _refuse_too_many(pixels: int, request: dict[str, Any]) -> None:
     if pixels > request["max_pixels"]:
         most = request["max_pixels"] // 10**6
-        raise RefusedError(TOO_LARGE, f"The images have more than {most} million pixels.")
+        raise InputError(f"The images have more than {most} million pixels.", code="too_large")
 
 
 def _decode(case: Case, deadline: float) -> int:
@@ -260,7 +245,9 @@ def inspect_support(folder: Path, request: dict[str, Any], placer: Placer) -> Ch
         (folder / "raw" / raw).rename(target)
         placer.names[f"{role}/{name}"] = given
         if sniff(target) in ("unknown", "zip"):
-            raise RefusedError(UNSUPPORTED, f"{target}: not a picture or a DICOM image.")
+            raise InputError(
+                f"{target}: not a picture or a DICOM image.", code="unsupported", path=target
+            )
         if role == "masks":
             mask = _checked_mask(target, sizes[split_suffix(name)[0]])
             if request["deidentify"]:

@@ -7,9 +7,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from recap.atomic import is_full
 from recap.data.cases import Found
-from recap.errors import RecapError
+from recap.errors import RecapError, is_full
 from recap.io import Case
 from recap.scoring.detector import Detector
 from recap.scoring.predict import Scored, predict

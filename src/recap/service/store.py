@@ -84,7 +84,7 @@ def new_id() -> str:
     return secrets.token_hex(16)
 
 
-class DamagedDatabaseError(InputError):
+class DamagedDatabaseError(InputError, code="database"):
     """The database is not one, or not whole, or not of this service."""
 
 
@@ -115,7 +115,7 @@ class Store:
             raise
         if not allow_unknown and (unknown := self.unknown()):
             self.close()
-            raise InputError(_alarm(self.root, unknown))
+            raise InputError(_alarm(self.root, unknown), code="database", path=self.root)
 
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
@@ -267,7 +267,9 @@ def hold(root: Path) -> IO[bytes]:
     except OSError as error:
         file.close()
         raise InputError(
-            f"{root} is in use by another `recap serve`. Choose another --data, or stop it."
+            f"{root} is in use by another `recap serve`. Choose another --data, or stop it.",
+            code="in_use",
+            path=root,
         ) from error
     return file
 

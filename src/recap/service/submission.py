@@ -14,10 +14,11 @@ from fastapi import HTTPException, Request
 from starlette.concurrency import run_in_threadpool
 
 from recap.config import ReadingSettings
+from recap.errors import InputError, RecapError
 from recap.failures import log_failure
 from recap.fetch import sha256_of
 from recap.service.auth import client_of
-from recap.service.inspector import NO_ROOM, NO_ROOM_TEXT
+from recap.service.inspector import NO_ROOM_TEXT
 from recap.service.jobs import Job, Kind, NewJob, QueueFullError
 from recap.service.logs import log
 from recap.service.service import Service
@@ -76,7 +77,7 @@ async def submit(request: Request, service: Service, understand: Understand) -> 
             raise _later(service, "The queue is full.") from error
         except (OSError, sqlite3.OperationalError) as error:
             log_failure(log, error, f"upload {job}")
-            raise HTTPException(NO_ROOM, NO_ROOM_TEXT) from error
+            raise RecapError(NO_ROOM_TEXT, code="no_room") from error
         finally:
             await run_in_threadpool(remove, folder)
 
@@ -92,8 +93,8 @@ def _accept(
         return _repeated(service, before, form, sent)
     wanted = understand(service, form)
     answer = service.inspection.check(_question(service, folder, wanted))
-    if answer["status"] != 200:
-        raise HTTPException(answer["status"], answer["detail"])
+    if answer["code"]:
+        raise InputError(answer["detail"], code=answer["code"])
     names = dict.fromkeys(answer["names"], "") if hide else answer["names"]
     told = {"deidentify": hide, "problems": answer["problems"]}
     options = {**wanted.options, **told, **asdict(sent)}
@@ -147,7 +148,7 @@ def _refuse_if_full(service: Service) -> None:
         raise _later(service, "The queue is full.") from error
     free = shutil.disk_usage(service.jobs.store.root).free
     if free < _SPARE_BYTES + service.settings.max_upload_bytes:
-        raise HTTPException(NO_ROOM, NO_ROOM_TEXT)
+        raise RecapError(NO_ROOM_TEXT, code="no_room")
 
 
 def _later(service: Service, reason: str) -> HTTPException:

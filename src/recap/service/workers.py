@@ -9,8 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from recap.atomic import is_full
-from recap.errors import RecapError
+from recap.errors import RecapError, is_full
 from recap.failures import log_failure
 from recap.service.bundles import Bundles, add_bundle, free_name, retired_by
 from recap.service.jobs import Job, Jobs

@@ -1,6 +1,6 @@
 """What every model of this package is to its user: pixels in, scores and maps out."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -29,22 +29,6 @@ class Output:
     """(B,): evidence of the image as a whole, where it has a share in the score."""
     descriptor: Tensor | None = None
     """(B, D): each image as a whole, as the frozen encoder sees it; unit vectors."""
-
-
-def without_maps(output: Output) -> Output:
-    """The scores and the drift alone, to be kept for many images."""
-    nothing = output.map.new_empty((len(output.map), 0, 0))  # a slice would hold all of its map
-
-    def scores(branch: BranchOutput | None) -> BranchOutput | None:
-        return branch and BranchOutput(branch.score, nothing)
-
-    return replace(
-        output,
-        map=nothing,
-        prototype=scores(output.prototype),
-        memory=scores(output.memory),
-        descriptor=None,
-    )
 
 
 class Scorer(nn.Module):

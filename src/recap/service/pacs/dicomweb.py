@@ -21,7 +21,7 @@ OUT_OF_RESOURCES = range(0xA700, 0xA800)
 """Reasons not to store an object that are the archive's, not the object's."""
 
 
-class ArchiveError(InputError):
+class ArchiveError(InputError, code="archive"):
     """An archive that does not answer, or not as it should."""
 
     def __init__(self, message: str, status: int | None) -> None:

@@ -13,8 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from recap.atomic import is_full
-from recap.errors import InputError, RecapError, SettingsError
+from recap.errors import InputError, RecapError, SettingsError, is_full
 from recap.extras import require
 from recap.failures import log_failure
 from recap.retries import Retries

@@ -5,9 +5,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from recap.atomic import is_full
 from recap.data.cases import Found, NoCasesError, find_cases
-from recap.errors import InputError, RecapError
+from recap.errors import InputError, RecapError, is_full
 from recap.failures import log_failure
 from recap.report.dicom_results import write_dicom_results
 from recap.scratch import scratch_folder

@@ -23,7 +23,7 @@ _OF_THE_OBJECT = (400, 413, 415, 422)
 _TIMEOUT_S = 30
 
 
-class SendError(RecapError):
+class SendError(RecapError, code="archive"):
     """The archive could not be reached or has no room; the same result may be sent later."""
 
 

@@ -144,7 +144,9 @@ class Spool:
         except OSError as error:
             self._claim.close()
             raise InputError(
-                f"{self.root} is in use by another listener. Choose another --spool."
+                f"{self.root} is in use by another listener. Choose another --spool.",
+                code="in_use",
+                path=self.root,
             ) from error
 
     def release(self) -> None:
