@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from recap.bench.cells import plan_cells
 from recap.bench.engines import Job
-from recap.config import resolve_settings
 from recap.errors import InputError
+from recap.methods.registry import resolve_settings
 
 
 @dataclass(frozen=True)

@@ -114,11 +114,11 @@ def test_a_single_normal_image_is_enough(settings):
 
 
 def test_preset_and_seed_without_settings(monkeypatch, tiny_folder):
-    from recap.training import fewshot
+    from recap.scoring import fit as fitting
 
     seen = []
     monkeypatch.setattr(
-        fewshot, "fit_few_shot", lambda support, settings, **rest: seen.append(settings)
+        fitting, "fit_support", lambda support, settings, **rest: seen.append(settings)
     )
     recap.fit([picture(0)])
     assert seen.pop() == recap.resolve_settings("recap", seed=0)

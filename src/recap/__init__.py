@@ -15,11 +15,12 @@ from recap.threads import wait_passively
 
 if TYPE_CHECKING:
     from recap.api import calibrate, evaluate, explain, export, score_folder
-    from recap.config import Settings, resolve_settings
+    from recap.config import Settings
     from recap.io import Case, read_image
+    from recap.methods.registry import resolve_settings
     from recap.runtime.loading import load
     from recap.scoring.detector import Detector
-    from recap.training.fit import fit
+    from recap.scoring.fit import fit
     from recap.types import Image, Prediction
 
     __version__: str
@@ -54,10 +55,10 @@ _LAZY = {
     "evaluate": "recap.api",
     "explain": "recap.api",
     "export": "recap.api",
-    "fit": "recap.training.fit",
+    "fit": "recap.scoring.fit",
     "load": "recap.runtime.loading",
     "read_image": "recap.io",
-    "resolve_settings": "recap.config",
+    "resolve_settings": "recap.methods.registry",
     "score_folder": "recap.api",
 }
 

@@ -7,13 +7,14 @@ from pathlib import Path
 
 import numpy as np
 
-from recap.config import resolve_settings
 from recap.data.folder import folder_samples
 from recap.data.phantom import write_phantoms
+from recap.data.support import load_support
 from recap.data.tumours import pull_tumours, spread, write_tumour_slices
 from recap.encoders.weights import cache_dir, pull
 from recap.errors import RecapError
 from recap.io import read_mask
+from recap.methods.registry import resolve_settings
 from recap.metrics import auroc
 from recap.progress import Progress
 from recap.report import (
@@ -28,9 +29,8 @@ from recap.report import (
 )
 from recap.scoring.detector import Detector
 from recap.scoring.evaluate import SampleFile
+from recap.scoring.fit import fit_support
 from recap.scoring.predict import predict
-from recap.training.fewshot import fit_few_shot
-from recap.training.support import load_support
 from recap.types import CLASSES, BoolArray, Image, Prediction, Sample
 
 # Patient 2 has the fewer lesions and the more normal levels, so it is the one to learn from: the
@@ -83,7 +83,7 @@ def run_demo(
     material = _images(out, say, phantoms)
     support, test, (fitted_on, scored_on) = material.support, material.test, material.whose
     say(f"Fitting on {len(support)} {fitted_on}, then scoring {len(test)} {scored_on}.")
-    detector = fit_few_shot(load_support(support), settings, progress=progress)
+    detector = fit_support(load_support(support), settings, progress=progress)
     detector.save(out / "demo.recap")
     progress("score", 0, len(test), "")
     scored = []

@@ -9,10 +9,10 @@ from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from recap.config import ReadingSettings, settings_from_dict
+from recap.config import ReadingSettings, validated
 from recap.data.cases import Search, Skipped, find_cases
 from recap.encoders.load import RANDOM
-from recap.encoders.memo import TapsMemo
+from recap.encoders.memo import Memo
 from recap.errors import InputError, RecapError, SettingsError
 from recap.extras import require
 from recap.io.window import parse_window
@@ -193,7 +193,7 @@ def reading_from(
 ) -> ReadingSettings:
     """Read files as is known, but for what was asked for."""
     asked = {k: v for k, v in (("window", window), ("axis", axis)) if v is not None}
-    return settings_from_dict({"reading": {**known.model_dump(), **asked}}).reading
+    return validated(ReadingSettings, {**known.model_dump(), **asked}, "reading.")
 
 
 def check_window(window: str | None) -> None:
@@ -257,7 +257,7 @@ def _encoding_once(detectors: Sequence[Detector], scratch: Path) -> Iterator[Non
                 folder = stack.enter_context(TemporaryDirectory(dir=scratch))
             except OSError:  # no room there
                 break
-            encoder.memo = TapsMemo(Path(folder), MEMO_BYTES, optional=True)
+            encoder.memo = Memo(Path(folder), MEMO_BYTES, optional=True)
             stack.callback(setattr, encoder, "memo", None)
         yield
 

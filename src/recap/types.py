@@ -16,6 +16,8 @@ Window = tuple[float, float]
 Branch = Literal["seg", "det"]
 BRANCHES: tuple[Branch, Branch] = ("seg", "det")
 CLASSES: tuple[str, str] = ("normal", "abnormal")
+Mode = Literal["few-shot", "zero-shot", "normal-only"]
+"""What a detector was fitted on: both classes of the target, other domains, or normal images."""
 
 
 @dataclass(frozen=True)

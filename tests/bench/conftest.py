@@ -1,7 +1,7 @@
 import pytest
 
-from recap.config import resolve_settings
 from recap.data import write_phantoms
+from recap.methods.registry import resolve_settings
 
 
 @pytest.fixture(scope="module")

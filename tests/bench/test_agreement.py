@@ -21,8 +21,7 @@ from recap.bench.tables import (
 )
 from recap.errors import InputError
 from recap.methods.dra_backbone import RESNET_18
-from recap.methods.methods import resolve_method
-from recap.methods.registry import PEERS
+from recap.methods.registry import METHODS, resolve_settings
 
 IMAGES = [
     {"file": f"{i}.png", "abnormal": i % 2 == 1, "patient": "", "score": float(i)} for i in range(4)
@@ -30,7 +29,7 @@ IMAGES = [
 
 
 def result(seed=0, shots=4, method="recap", draw=0, sources=(), exclude="", **sections):
-    settings = resolve_method(method, seed=seed, **sections)
+    settings = resolve_settings(method=method, seed=seed, **sections)
     cell = Cell(method, "Brain", shots, settings, draw, exclude, sources=sources)
     return cell, {
         "metrics": {"image_auroc": 0.75},
@@ -142,7 +141,7 @@ def test_an_encoder_of_this_machine_is_named_without_its_place():
 
 
 def test_a_method_with_a_backbone_of_its_own_is_said_to_run_on_it():
-    assert PEERS["dra"].backbone == RESNET_18
+    assert METHODS["dra"].backbone == RESNET_18
     for encoder in ({}, {"name": RESNET_18}, {"random_weights": True, "name": "/home/me/tiny"}):
         told = notes(own_table(rows(result(method="dra", encoder=encoder))))
         assert f"encoder {RESNET_18}" in told

@@ -4,8 +4,8 @@ import pytest
 
 from recap.bench.cells import Cell, parse_numbers, plan_cells
 from recap.bench.kept import is_done, read_results, result_file, write_result
-from recap.config import resolve_settings
 from recap.errors import InputError, SettingsError
+from recap.methods.registry import resolve_settings
 
 
 def cell(**values):
@@ -22,13 +22,11 @@ def test_every_setting_makes_another_cell():
     assert cell().name.startswith("recap/Brain/4-shot/seed-0-")
 
 
-def test_fits_are_shared_where_the_weight_of_the_memory_is_not_trained_with():
+def test_fits_are_shared_whatever_the_weight_of_the_memory():
     weights = {"weight": 0.1}
     assert cell(memory=weights).fit_name == cell().fit_name
     assert cell(memory=weights).name != cell().name
     assert cell(model={"eta": 0.1}).fit_name != cell().fit_name
-    training = {"train_with_memory": True}
-    assert cell(memory=weights, training=training).fit_name != cell(training=training).fit_name
 
 
 def test_a_grid_leaves_out_what_cannot_be_fitted():

@@ -9,8 +9,8 @@ from recap.bench.kept import write_result
 from recap.bench.render import render
 from recap.bench.results import register
 from recap.bench.studies import plan_study
-from recap.config import resolve_settings
 from recap.errors import InputError
+from recap.methods.registry import resolve_settings
 from recap.metrics import auroc
 from recap.metrics.bootstrap import paired_bootstrap
 

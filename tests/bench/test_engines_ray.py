@@ -10,9 +10,9 @@ from recap.bench import engines
 from recap.bench.cells import plan_cells
 from recap.bench.engines import Share, machine_count, run_on_ray, share_of_cluster
 from recap.bench.run import run_cells
-from recap.config import resolve_settings
 from recap.data import write_phantoms
 from recap.errors import InputError, RecapError
+from recap.methods.registry import resolve_settings
 from stub_jobs import Desk, stub_jobs
 
 needs_ray = pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed: extra `ray`")

@@ -7,8 +7,8 @@ from recap.bench.cells import Cell, plan_cells
 from recap.bench.kept import result_file, write_result
 from recap.bench.results import definition, experiment_file, read_experiment, register
 from recap.bench.tables import collect
-from recap.config import resolve_settings
 from recap.errors import InputError
+from recap.methods.registry import resolve_settings
 
 COUNTS = {"abnormal": 3, "normal": 3}
 

@@ -12,13 +12,13 @@ from recap.bench.kept import read_results, result_file, write_result
 from recap.bench.run import Silent, run_cells
 from recap.bench.run_cell import result_of, run_cell
 from recap.bench.tables import Results, paper_tables, result_cell
-from recap.config import settings_from_dict
 from recap.data import draw_support, write_phantoms
+from recap.data.support import load_support
 from recap.errors import InputError, SettingsError
+from recap.methods.registry import settings_from_dict
 from recap.metrics import auroc
 from recap.scoring.evaluate import evaluate
-from recap.training.fewshot import fit_few_shot
-from recap.training.support import load_support
+from recap.scoring.fit import fit_support
 
 
 @pytest.fixture(scope="module")
@@ -102,7 +102,7 @@ def test_a_cell_is_what_the_commands_give(cells, domains, tmp_path):
     (result,) = read_results(tmp_path)
     support = draw_support(domains[0], 2)
     samples = load_support([*support.normal, *support.abnormal])
-    detector = fit_few_shot(samples, cell.settings)
+    detector = fit_support(samples, cell.settings)
     expected = evaluate(detector, domains[0])
     for level in ("image", "pixel"):
         for name, value in expected[level].items():

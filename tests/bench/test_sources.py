@@ -9,8 +9,8 @@ from recap.bench.kept import read_results
 from recap.bench.results import definition
 from recap.bench.run import run_cells
 from recap.bench.studies import plan_study, run_study
-from recap.config import resolve_settings
 from recap.data import find_domains, write_phantoms
+from recap.methods.registry import resolve_settings
 
 
 @pytest.fixture

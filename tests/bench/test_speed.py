@@ -1,4 +1,6 @@
 import gc
+import sys
+import types
 
 import numpy as np
 import pytest
@@ -7,11 +9,12 @@ import torch
 from recap.bench import speed
 from recap.bench.speed import Contender, Lap, measure_speed, plan_contenders, time_rounds
 from recap.bench.speed_table import efficiency_table, speed_cells, speed_text
-from recap.bench.timed import TIMED, TimedMethod, added_parameters, run_bare, timed_model
-from recap.config import resolve_settings
+from recap.bench.timed import added_parameters, run_bare, timed_model
+from recap.config import Section
 from recap.errors import InputError, SettingsError
-from recap.methods.methods import NORMAL_ONLY, OURS
-from recap.methods.recap.build import new_model
+from recap.methods.base import Scorer
+from recap.methods.recap.regimes import build
+from recap.methods.registry import METHODS, Method, resolve_settings
 
 PATCHES, WIDTH, LAYERS, PX = 25, 32, 4, 70
 
@@ -69,6 +72,18 @@ def test_the_garbage_collector_comes_back():
     assert gc.isenabled()
 
 
+OURS = [name for name, row in METHODS.items() if row.is_ours]
+
+
+def peer_module(model):
+    """A method of somebody's own, as a module."""
+    module = types.ModuleType("peer")
+    module.Options = type("Options", (Section,), {"__module__": "peer"})
+    module.OFFICIAL = {}
+    module.build = lambda encoder, options: model()
+    return module
+
+
 @pytest.mark.parametrize("preset", ["recap", "fast", "paper"])
 @pytest.mark.parametrize("coreset", [None, 30])
 @pytest.mark.parametrize("method", ["recap", "normal_only", "nearest", "static"])
@@ -76,25 +91,17 @@ def test_the_memory_is_as_large_as_a_fitted_one(tiny_encoder, method, coreset, p
     """Of ours without masks: two branches where lesions are made up, or as published."""
     settings = resolve_settings(preset, memory={"coreset": coreset})
     model = timed_model(method, tiny_encoder, settings, shots=2)
-    taught_by = "masks" if method == "normal_only" else None
-    fitted = new_model(settings, method != "nearest", tiny_encoder, taught_by)
+    fitted = build(tiny_encoder, model.settings, model.regime)
     with torch.no_grad():
-        fitted.remember(fitted.adapt(fitted.prefix(torch.rand(2, 3, PX, PX))))
-    assert model.memory.shape == fitted.memory.shape
-    torch.testing.assert_close(model.memory.norm(dim=-1), torch.ones(model.memory.shape[:-1]))
-
-
-def test_augmented_copies_are_counted(tiny_encoder):
-    settings = resolve_settings("fast", memory={"augmented": True})
-    shapes = {
-        method: timed_model(method, tiny_encoder, settings, 2).memory.shape for method in OURS
-    }
-    assert shapes["recap"] == (LAYERS, 2, 11 * 2 * PATCHES, WIDTH)
-    assert shapes["nearest"] == (LAYERS, 1, 11 * 2 * PATCHES, WIDTH)
+        tokens = fitted.tokens(fitted.features(fitted.encode(torch.rand(2, 3, PX, PX))))
+    fitted.memory.remember(tokens, coreset)
+    assert model.memory.rows.shape == fitted.memory.rows.shape
+    lengths = model.memory.rows.norm(dim=-1)
+    torch.testing.assert_close(lengths, torch.ones(lengths.shape))
 
 
 def test_models_share_the_encoder_and_answer(tiny_encoder):
-    for method, shots in plan_contenders([*OURS], [0, 1]):
+    for method, shots in plan_contenders(OURS, [0, 1]):
         model = timed_model(method, tiny_encoder, resolve_settings(), shots)
         assert model.encoder is tiny_encoder
         assert not model.training
@@ -102,8 +109,8 @@ def test_models_share_the_encoder_and_answer(tiny_encoder):
             output = model(torch.rand(1, 3, PX, PX))
         assert output.score.shape == (1,)
         assert output.map.shape == (1, PX, PX)
-        assert (output.memory is not None) == (shots > 0)
-        assert (output.prototype is not None) == (method not in NORMAL_ONLY)
+        assert ("memory" in output.scores) == (shots > 0)
+        assert ("prototype" in output.scores) == (not METHODS[method].normal_only)
         if method == "static":
             assert output.drift.abs().max() < 1e-6
 
@@ -137,8 +144,8 @@ def test_only_combinations_that_make_sense():
         ("recap", 4),
         ("nearest", 4),
     ]
-    assert {one.method for one in plan_contenders(["all"], [1])} == set(TIMED)
-    with pytest.raises(InputError, match=r"'nearset'.*recap, normal_only, nearest, static"):
+    assert {one.method for one in plan_contenders(["all"], [1])} == set(METHODS)
+    with pytest.raises(SettingsError, match=r"'nearset'.*Did you mean 'nearest'"):
         plan_contenders(["nearset"], [0])
     with pytest.raises(InputError, match="nearest: nothing to time at 0 shots"):
         plan_contenders(["nearest"], [0])
@@ -184,11 +191,12 @@ def test_rows_hold_paired_statistics(monkeypatch, on_tiny, tiny_encoder):
 def test_a_method_is_one_entry_and_is_timed_as_asked(monkeypatch, on_tiny, threads):
     seen = []
 
-    class Peer(torch.nn.Module):
+    class Peer(Scorer):
         def forward(self, pixels):
             seen.append((pixels.shape, torch.get_num_threads(), torch.is_inference_mode_enabled()))
 
-    monkeypatch.setitem(TIMED, "peer", TimedMethod(lambda *_: Peer()))
+    monkeypatch.setitem(METHODS, "peer", Method("peer", "Peer", "yes", module_name="peer"))
+    monkeypatch.setitem(sys.modules, "peer", peer_module(Peer))
     steps = []
     rows = measure_speed(
         ["peer", "nearest"],

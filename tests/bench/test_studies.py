@@ -16,8 +16,8 @@ from recap.bench.studies import (
     variants_of,
 )
 from recap.bench.table_cells import ALIASES
-from recap.config import resolve_settings
 from recap.errors import InputError, SettingsError, WeightsError
+from recap.methods.registry import resolve_settings
 
 NAMES = (
     "components", "conditioning", "backbones",

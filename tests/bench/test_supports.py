@@ -10,10 +10,10 @@ from recap.bench.studies import plan_study
 from recap.bench.supports import read_lists
 from recap.bench.table_model import footnotes
 from recap.bench.tables import few_shot_table, own_table, result_cell, zero_shot_table
-from recap.config import resolve_settings
 from recap.data import draw_support, write_phantoms
 from recap.data.supports import write_support
 from recap.errors import InputError, SettingsError
+from recap.methods.registry import resolve_settings
 from recap.progress import silent
 
 

@@ -6,8 +6,7 @@ import pytest
 from recap.bench import run as running
 from recap.data import draw_support
 from recap.data.supports import write_support
-from recap.methods.methods import METHODS
-from recap.methods.registry import PEERS
+from recap.methods.registry import METHODS
 
 
 @pytest.fixture
@@ -161,7 +160,7 @@ def planned(monkeypatch):
 def test_all_methods_are_those_that_the_encoder_has_the_towers_for(
     run_bench, command, domains, planned, tmp_path
 ):
-    texts = {name for name, peer in PEERS.items() if peer.uses_text}
+    texts = {name for name, peer in METHODS.items() if peer.uses_text}
     result = run_bench("--methods", "all", "--seeds", "0")
     assert result.code == 0, result.err
     assert {cell.method for cell in planned} == set(METHODS) - texts

@@ -22,7 +22,7 @@ from recap.cli.bench_progress import (
     percent,
     watching,
 )
-from recap.config import resolve_settings
+from recap.methods.registry import resolve_settings
 
 DATASETS = ["Brain", "Histopathology", "AVeryLongDataSetName"]
 SHOTS = [0, 2, 4, 8, 16]

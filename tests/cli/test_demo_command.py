@@ -4,9 +4,9 @@ from functools import partial
 import pytest
 
 from recap import demo
-from recap.config import resolve_settings
 from recap.data import write_phantoms
 from recap.errors import InputError
+from recap.methods.registry import resolve_settings
 from recap.scoring.bundle import read_card
 
 

@@ -9,7 +9,7 @@ from recap.bench.cells import plan_cells
 from recap.bench.engines import DIED, run_on_ray
 from recap.bench.kept import read_results
 from recap.bench.run import run_cells
-from recap.config import resolve_settings
+from recap.methods.registry import resolve_settings
 from scored_folders import read_table
 from stub_jobs import Desk, stub_jobs
 

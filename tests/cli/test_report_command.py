@@ -203,10 +203,10 @@ def test_several_detectors_see_an_image_once(
 ):
     from recap.encoders.vit import Encoder
 
-    encoded, original = [], Encoder.compute_hidden
+    encoded, original = [], Encoder.compute
     monkeypatch.setattr(
         Encoder,
-        "compute_hidden",
+        "compute",
         lambda self, x, layers: encoded.append(len(x)) or original(self, x, layers),
     )
     out = tmp_path / "out"

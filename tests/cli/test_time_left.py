@@ -3,7 +3,7 @@ import pytest
 from recap.bench.cells import plan_cells
 from recap.bench.run import Outcome
 from recap.cli.bench_progress import TimeLeft
-from recap.config import resolve_settings
+from recap.methods.registry import resolve_settings
 
 
 class Clock:

@@ -2,10 +2,10 @@ import pytest
 import torch
 import transformers
 
-from recap.config import resolve_settings
 from recap.encoders.draws import own_draws, seed_draws
 from recap.encoders.load import load_encoder
-from recap.methods.recap.build import new_model
+from recap.methods.recap.regimes import build
+from recap.methods.registry import resolve_settings
 
 
 def test_draws_are_ones_own():
@@ -57,8 +57,8 @@ def test_a_start_does_not_depend_on_who_loaded_the_encoder(elsewhere, tmp_path, 
     encoder = {"name": str(tmp_path / "vit"), "input_px": 70}
     settings = resolve_settings("fast", encoder=encoder)
     given = load_encoder(settings.encoder)
-    inside = new_model(settings)
+    inside = build(load_encoder(settings.encoder), settings, "both")
     if elsewhere:
         torch.rand(3)
-    outside = new_model(settings, encoder=given)
-    assert torch.equal(inside.adapters[0].down.weight, outside.adapters[0].down.weight)
+    outside = build(given, settings, "both")
+    assert torch.equal(inside.maps.adapters[0].down.weight, outside.maps.adapters[0].down.weight)

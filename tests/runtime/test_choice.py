@@ -153,7 +153,8 @@ def test_arrays_become_an_output_and_lack_what_is_not_there():
     output = as_output(Fake("torch", 0).run(np.ones((2, 3, 4, 4), np.float32)))
     assert output.score.tolist() == [1, 1]
     assert output.map.shape == (2, 4, 4)
-    assert output.prototype is output.memory is output.drift is None
+    assert output.scores == {}
+    assert output.drift is None
 
 
 def test_rounds_take_turns_and_keep_the_best():

@@ -155,7 +155,7 @@ def test_differences_see_what_is_missing_or_not_a_number():
 def test_a_graph_of_another_detector_is_refused(name, exported, tmp_path):
     bundle = copy_of(exported, tmp_path)
     detector = recap.load(bundle)
-    detector.model.theta_det.data += 1
+    detector.model.scores.theta.data += 1
     detector.save(bundle, keep=bundle)
     with pytest.raises(BundleError, match=f"another detector.*recap export .* --to {name}"):
         recap.load(bundle, runtime=name)

@@ -144,11 +144,13 @@ def test_a_card_names_every_support_image(record, bundle):
     "change",
     [
         lambda t: t.update({k: v.to(torch.int8) for k, v in t.items()}),
-        lambda t: t.update(memory=t["memory"].to(torch.int8)),
-        lambda t: t.update(memory=torch.ones(3)),
-        lambda t: t.update(memory=t["memory"][..., :5].contiguous()),
-        lambda t: t.update(memory=t["memory"][:, :, :0].contiguous()),
-        lambda t: t.update(normal_distance=torch.ones(2, 9)),
+        lambda t: t.update({"sources.memory.rows": t["sources.memory.rows"].to(torch.int8)}),
+        lambda t: t.update({"sources.memory.rows": torch.ones(3)}),
+        lambda t: t.update({"sources.memory.rows": t["sources.memory.rows"][..., :5].contiguous()}),
+        lambda t: t.update(
+            {"sources.memory.rows": t["sources.memory.rows"][:, :, :0].contiguous()}
+        ),
+        lambda t: t.update({"sources.memory.normal": torch.ones(2, 9)}),
     ],
     ids=["int8", "int8 memory", "no memory", "narrow memory", "empty memory", "wrong statistics"],
 )

@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from recap.config import resolve_settings
 from recap.errors import InputError, TrainingError
+from recap.methods.registry import resolve_settings
 from recap.progress import silent
 from recap.retries import Retries
 from recap.service import deidentify, fits, inspector, results, scoring, workers
@@ -176,14 +176,14 @@ def test_a_fit_without_room_is_not_taken_for_a_damaged_one(monkeypatch, tmp_path
     (tmp_path / "work" / "tokens.f32").touch()
     tries = []
 
-    def fit_few_shot(*arguments, **named):
+    def fit_support(*arguments, **named):
         tries.append(named["work_dir"])
         try:
             no_room()
         except OSError as error:
             raise TrainingError("work/tokens.f32 needs 8.0 GB for encoded images.") from error
 
-    monkeypatch.setattr("recap.training.fewshot.fit_few_shot", fit_few_shot)
+    monkeypatch.setattr("recap.scoring.fit.fit_support", fit_support)
     settings = resolve_settings().model_dump(mode="json")
     job = SimpleNamespace(options={"settings": settings, "keep_thumbnails": False})
     with pytest.raises(TrainingError, match="needs"):

@@ -7,8 +7,9 @@ from typing import Any, NamedTuple
 
 from recap.bench.results import flat_settings
 from recap.bench.supports import SupportRecord
-from recap.config import PeerSettings, Settings, merged
-from recap.errors import InputError
+from recap.config import merged
+from recap.errors import InputError, SettingsError
+from recap.methods.registry import default_settings
 
 _NAMED_BY_PLACE = ("method", "dataset", "shots", "settings")
 
@@ -91,8 +92,11 @@ def _identity(result: Averaged, draws: bool) -> dict[str, Any]:
         rest["test images"] = "{} abnormal + {} normal".format(*result.counts)
     # Settings that a cell was run without are as they always were.
     own = cell["settings"]
-    known = PeerSettings(method=own["method"]) if "method" in own else Settings()
-    settings = merged([known.model_dump(mode="json"), own, {"seed": 0}])
+    try:
+        known = default_settings(own.get("method", "recap"))
+    except SettingsError:  # of a version, or a package, with other methods
+        known = {}
+    settings = merged([known, own, {"seed": 0}])
     return {"on": "test", "supports": "drawn", **dict(flat_settings(settings)), **rest}
 
 

@@ -16,15 +16,21 @@ from typing import Any, Literal, TypeVar
 
 from recap.atomic import write_atomic
 from recap.bench.supports import Lists, SupportList
-from recap.config import AnySettings, PeerSettings, Section, Settings, settings_from_dict
+from recap.config import Section, Settings
 from recap.data import Domain
 from recap.data.exclusions import relative_path
 from recap.errors import InputError, SettingsError
-from recap.methods.methods import has_zero_shot
+from recap.methods.recap.settings import RecapSettings
+from recap.methods.registry import changed, find_method
 from recap.progress import Progress
 
 MeasuredOn = Literal["test", "pool"]
 """The test split; or what the support set leaves of the pool, to choose settings by."""
+SCORING = {
+    "model": {"map_logit_scale", "map_blur_px", "map_edge_px", "map_top_k"},
+    "memory": {"weight"},
+}
+"""Settings of ours that play no part while a detector is fitted."""
 Sources = tuple[tuple[str, str], ...]
 """The domains of a zero-shot fit, each with a digest of its files' names."""
 
@@ -36,7 +42,7 @@ class Cell:
     method: str
     dataset: str
     shots: int
-    settings: AnySettings
+    settings: Settings
     draw: int = 0
     """Which support set is drawn; it does not depend on the seed unless asked to."""
     exclude: str = ""
@@ -57,12 +63,11 @@ class Cell:
     def fit_name(self) -> str:
         """The same for cells whose fitted detectors differ in how they score alone."""
         own = self.settings
-        if isinstance(own, Settings):
-            scoring = {"map_logit_scale", "map_blur_px", "map_edge_px", "map_top_k"}
-            sections = {"model": reset(own.model, scoring)}
-            if not own.training.train_with_memory:
-                sections["memory"] = reset(own.memory, {"weight"})
-            own = own.model_copy(update=sections)
+        own = own.model_copy(
+            update={name: reset(getattr(own, name), keys) for name, keys in SCORING.items()}
+            if find_method(self.method).is_ours
+            else {}
+        )
         return _digest(replace(self, settings=own, exclude="", on="test")._identity())
 
     def _identity(self) -> dict[str, Any]:
@@ -93,7 +98,7 @@ def _digest(content: dict[str, Any]) -> str:
 
 
 def plan_cells(
-    settings: Mapping[str, AnySettings],
+    settings: Mapping[str, Settings],
     datasets: Sequence[str],
     shots: Sequence[int],
     seeds: Sequence[int],
@@ -109,7 +114,7 @@ def plan_cells(
     cells = []
     for method, own in settings.items():
         for count in sorted(set(shots)):
-            if count == 0 and not has_zero_shot(method):
+            if count == 0 and find_method(method).zero_shot == "no":
                 continue  # nothing to fit on
             if count == 0 and on == "pool":
                 _refuse_test_sources(own)
@@ -122,9 +127,10 @@ def plan_cells(
     return sorted(cells, key=lambda cell: (cell.shots or 10**6, cell.settings.seed))
 
 
-def _refuse_test_sources(settings: AnySettings) -> None:
+def _refuse_test_sources(settings: Settings) -> None:
     """On the pools nothing of test/ is read; neither may the sources' be."""
-    if isinstance(settings, Settings) and settings.training.source_split == "test":
+    training = getattr(settings, "training", None)
+    if getattr(training, "source_split", "pool") == "test":
         raise SettingsError(
             '--on pool reads nothing of test/, but training.source_split = "test" fits zero-shot '
             "detectors on the test splits of the other data sets. Leave one of the two out, or 0 "
@@ -138,18 +144,17 @@ def reset(section: Section, names: Collection[str]) -> Section:
     return section.model_copy(update={name: getattr(defaults, name) for name in names})
 
 
-AnySettingsT = TypeVar("AnySettingsT", Settings, PeerSettings, AnySettings)
+SettingsT = TypeVar("SettingsT", bound=Settings)
 
 
-def with_seed(settings: AnySettingsT, seed: int) -> AnySettingsT:
+def with_seed(settings: SettingsT, seed: int) -> SettingsT:
     """The same settings with another seed."""
-    return type(settings).model_validate({**settings.model_dump(mode="json"), "seed": seed})
+    return changed(settings, seed=seed)
 
 
-def with_changes(settings: Settings, section: str, **values: Any) -> Settings:
+def with_changes(settings: RecapSettings, section: str, **values: Any) -> RecapSettings:
     """The same settings, some of one section changed and all checked again."""
-    tree = settings.model_dump(mode="json")
-    return settings_from_dict({**tree, section: {**tree[section], **values}})
+    return changed(settings, **{section: values})
 
 
 def parse_numbers(text: str) -> list[int]:
@@ -168,7 +173,7 @@ def parse_numbers(text: str) -> list[int]:
 
 def with_sources(cells: Sequence[Cell], domains: Sequence[Domain]) -> list[Cell]:
     """The cells, zero-shot ones with the domains that they are fitted on."""
-    from recap.training.zeroshot import leave_one_out
+    from recap.methods.images import leave_one_out
 
     @cache  # many cells learn from one domain
     def listed(domain: Domain, split: str) -> str:
@@ -187,8 +192,8 @@ def with_sources(cells: Sequence[Cell], domains: Sequence[Domain]) -> list[Cell]
 
 def _split(cell: Cell) -> str:
     """Where the sources' images come from; other methods always take the pools."""
-    own = cell.settings
-    return own.training.source_split if isinstance(own, Settings) else "pool"
+    training = getattr(cell.settings, "training", None)
+    return str(getattr(training, "source_split", "pool"))
 
 
 def _names_digest(domain: Domain, split: str) -> str:

@@ -17,8 +17,8 @@ from recap.bench.published import Note
 from recap.bench.results import FOLDER, definition, experiment_file, named_results, read_experiment
 from recap.bench.studies import reference_of, value_of
 from recap.bench.table_model import Cell, Column, Label, Number, Row, Table, rank_down
-from recap.config import settings_from_dict
 from recap.errors import InputError
+from recap.methods.registry import settings_from_dict
 from recap.metrics.bootstrap import Comparison, paired_bootstrap
 from recap.metrics.curve import DoubleArray
 from recap.types import BoolArray

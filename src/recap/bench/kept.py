@@ -21,6 +21,7 @@ import numpy as np
 from recap.atomic import write_atomic
 from recap.bench.cells import Cell
 from recap.errors import InputError
+from recap.methods.registry import settings_from_dict
 
 CELLS, PACKED = "cells", "cells.jsonl.gz"
 Result = dict[str, Any]
@@ -43,7 +44,7 @@ def is_done(out: Path, cell: Cell) -> bool:
     try:
         found = read_result(out, cell.name)
         # Settings that the cell was run without are as they always were.
-        own = type(cell.settings).model_validate(found["cell"]["settings"])
+        own = settings_from_dict(found["cell"]["settings"])
         return "metrics" in found and own == cell.settings
     except (InputError, ValueError, TypeError, KeyError):
         return False

@@ -11,8 +11,7 @@ from recap.bench.results import flat_settings, measured_on
 from recap.data.benchmark import PAPER_NAMES
 from recap.encoders.registry import find
 from recap.errors import SettingsError
-from recap.methods.methods import resolve_method
-from recap.methods.registry import PEERS
+from recap.methods.registry import all_methods, resolve_settings
 
 
 class Shown(NamedTuple):
@@ -159,7 +158,7 @@ def encoder_name(settings: Mapping[str, Any]) -> str:
     """What a method looked with, by its settings: their encoder, or a backbone of its own."""
     encoder = settings["encoder"]
     name = str(encoder["name"])
-    peer = PEERS.get(settings.get("method", ""))
+    peer = all_methods().get(settings.get("method", "recap"))
     # It takes the place of our transformers; a network of its own kind can be named in settings.
     if peer and peer.backbone and (find(name) or encoder.get("random_weights")):
         return peer.backbone
@@ -249,7 +248,7 @@ def changed_settings(cell: Mapping[str, Any]) -> dict[str, Any]:
 @cache
 def _of_preset(method: str, preset: str) -> dict[str, Any]:
     try:
-        settings = resolve_method(method, preset)
+        settings = resolve_settings(preset, method=method)
     except SettingsError:  # of a version with other methods or presets
         return {}
     return dict(flat_settings(settings.model_dump(mode="json")))

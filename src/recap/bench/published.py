@@ -11,7 +11,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Literal, NamedTuple, cast
 
-from recap.methods.registry import PEERS
+from recap.methods.registry import all_methods
 
 TableName = Literal[
     "zero_shot", "few_shot", "seeds", "components", "conditioning", "backbones", "efficiency"
@@ -224,7 +224,7 @@ def extension_note(method: str, shots: Collection[int]) -> tuple[Note, ...]:
     `shots` are those that our numbers under this name are of; a column may name its preset.
     """
     name = method.partition(" (")[0]
-    peer = next((peer for peer in PEERS.values() if name in (peer.name, peer.title)), None)
+    peer = next((peer for peer in all_methods().values() if name in (peer.name, peer.title)), None)
     if peer is None:
         return ()
     used = {"zero-shot": 0 in shots, "few-shot": any(shots)}

@@ -22,12 +22,9 @@ from recap.bench.kept import (
     read_results,
     refusing_damage,
 )
-from recap.config import (
-    DEFAULT_PRESET,
-    settings_from_dict,
-)
 from recap.errors import InputError
 from recap.lock import locked
+from recap.methods.registry import settings_from_dict
 
 GRID, POOL = "grid", "pool"
 """The grids of `recap bench run`, on the test splits and on the pools."""
@@ -96,7 +93,7 @@ def with_presets(cells: Sequence[tuple[str, Mapping[str, Any]]]) -> list[str]:
     for label, preset in own:
         presets.setdefault(label, set()).add(preset)
     return [
-        label if len(presets[label]) == 1 or preset == DEFAULT_PRESET else f"{label} ({preset})"
+        label if len(presets[label]) == 1 or preset == "recap" else f"{label} ({preset})"
         for label, preset in own
     ]
 

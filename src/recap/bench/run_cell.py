@@ -13,21 +13,19 @@ from recap.bench.cells import Cell, noting, work_folder
 from recap.bench.examples import choose_examples, keep_examples, keep_maps, name_of
 from recap.bench.kept import write_result
 from recap.bench.supports import drawn_support, fitted_samples, support_record
-from recap.config import AnySettings, Settings
 from recap.data import Domain, Support
 from recap.data.exclusions import Exclusions
+from recap.data.support import load_support
 from recap.data.supports import held_out_pool, known_patient
-from recap.encoders.memo import TapsMemo
+from recap.encoders.memo import Memo
 from recap.encoders.vit import Encoder
 from recap.errors import InputError, OtherFitError
-from recap.methods.loading import load
-from recap.methods.methods import encoder_for, fit_sources, fit_support
-from recap.methods.recap.head import ReCAP
+from recap.methods.images import leave_one_out
+from recap.methods.registry import find_method
 from recap.progress import Progress
-from recap.scoring.detector import Detector
+from recap.scoring.detector import Detector, load_detector
 from recap.scoring.evaluate import Measured, measure, need_both_classes, shared_with_support
-from recap.training.support import load_support
-from recap.training.zeroshot import leave_one_out
+from recap.scoring.fit import fit_sources, fit_support
 from recap.types import CLASSES, FloatArray, Prediction, Sample
 
 
@@ -53,15 +51,15 @@ def run_cell(
     target = next(domain for domain in domains if domain.name == cell.dataset)
     samples = _measured_images(cell, target, exclude)  # first: without any, no fit is needed
     support = fitted_samples(support_of(cell, target), cell.method) if cell.shots else []
-    encoder = encoder_for(cell.settings)
+    encoder = find_method(cell.method).load_encoder(cell.settings.encoder, cell.settings.seed)
     if isinstance(encoder, Encoder):
-        encoder.memo = TapsMemo(out / "taps")
+        encoder.memo = Memo(out / "taps")
     started = time.monotonic()
     work = work_folder(out, cell.name)
     tell = noting(work)
     head = out / "heads" / cell.fit_name
     if share_heads and head.exists():
-        detector = _with_settings(load(head, encoder=encoder), cell.settings)
+        detector = load_detector(head, encoder=encoder, settings=cell.settings)
         if cell.shots:
             _refuse_other_head(detector, support, head)
     else:
@@ -135,13 +133,6 @@ def _measured_images(cell: Cell, target: Domain, exclude: Exclusions | None) -> 
     return samples if exclude is None else exclude.keep(samples, target)
 
 
-def _with_settings(detector: Detector, settings: AnySettings) -> Detector:
-    assert isinstance(detector.model, ReCAP)
-    assert isinstance(settings, Settings)
-    detector.model.settings = settings
-    return Detector(detector.model, detector.card.model_copy(update={"settings": settings}))
-
-
 def result_of(detector: Detector, samples: Sequence[Sample], measured: Measured) -> dict[str, Any]:
     """All metrics of a test split, each image's scores, and how far the prototypes moved."""
     metrics = {f"image_{name}": value for name, value in measured.image.items()}
@@ -169,10 +160,8 @@ def _mean(drifts: Sequence[FloatArray]) -> Any:
 
 
 def _drift_bound(detector: Detector) -> Any:
-    model = detector.model
-    return (
-        model.drift_bound().tolist() if isinstance(model, ReCAP) and model.has_prototypes else None
-    )
+    bound = detector.model.drift_bound()
+    return None if bound is None else bound.tolist()
 
 
 def _row(sample: Sample, said: Prediction) -> dict[str, Any]:

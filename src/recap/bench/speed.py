@@ -18,13 +18,14 @@ import torch
 
 from recap.bench.cells import with_changes
 from recap.bench.speed_table import Circumstances, SpeedRow
-from recap.bench.timed import TIMED, added_parameters, can_run, run_bare, runs_on, timed_model
-from recap.config import Settings
+from recap.bench.timed import added_parameters, can_run, run_bare, runs_on, timed_model
 from recap.encoders.load import load_encoder
 from recap.encoders.vit import Encoder
 from recap.errors import InputError
+from recap.methods.recap.settings import RecapSettings
+from recap.methods.registry import all_methods
+from recap.methods.training import choose_device
 from recap.progress import Progress, silent
-from recap.training.devices import choose_device
 
 Name = TypeVar("Name")
 
@@ -97,7 +98,7 @@ def measure_speed(
     methods: Sequence[str],
     shots: Sequence[int],
     sizes_px: Sequence[int],
-    settings: Settings,
+    settings: RecapSettings,
     *,
     runs: int = 100,
     warmup: int = 20,
@@ -129,7 +130,7 @@ def measure_speed(
 
 def plan_contenders(methods: Sequence[str], shots: Sequence[int]) -> list[Contender]:
     """The combinations that make sense; "all" stands for every method."""
-    names = list(TIMED) if "all" in methods else list(dict.fromkeys(methods))
+    names = list(all_methods()) if "all" in methods else list(dict.fromkeys(methods))
     pairs = [Contender(name, k) for k in sorted(set(shots)) for name in names]
     found = [pair for pair in pairs if can_run(*pair)]
     if not found:
@@ -143,7 +144,7 @@ def plan_contenders(methods: Sequence[str], shots: Sequence[int]) -> list[Conten
 def _rows_at_size(
     contenders: Sequence[Contender],
     everything: bool,
-    settings: Settings,
+    settings: RecapSettings,
     device: torch.device,
     runs: int,
     warmup: int,
@@ -182,7 +183,7 @@ def _until_done(call: Callable[[], Any], device: torch.device) -> Callable[[], o
 
 def _circumstances(
     encoder: Encoder,
-    settings: Settings,
+    settings: RecapSettings,
     device: torch.device,
     bare: Sequence[Lap],
     warmup: int,

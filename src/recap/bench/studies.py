@@ -9,10 +9,10 @@ from recap.bench.cells import Cell, MeasuredOn, plan_cells, with_changes, with_s
 from recap.bench.results import register
 from recap.bench.run import Watcher, run_cells, silent
 from recap.bench.supports import Lists
-from recap.config import Settings
 from recap.data import Domain
 from recap.encoders.weights import MissingWeightsError, locate
 from recap.errors import InputError, SettingsError
+from recap.methods.recap.settings import RecapSettings
 
 ENCODERS = ("clip-vit-b16", "clip-vit-l14-336", "dinov2-base", "dinov2-large", "dinov2-small")
 """Those of the paper's table that have a name here, and the default one."""
@@ -55,7 +55,7 @@ class Study:
 
 def plan_study(
     name: str,
-    settings: Settings,
+    settings: RecapSettings,
     datasets: Sequence[str],
     shots: Sequence[int],
     seeds: Sequence[int],
@@ -82,8 +82,8 @@ def plan_study(
 
 
 def variants_of(
-    name: str, settings: Settings, values: Sequence[str] | None = None
-) -> dict[str, Settings]:
+    name: str, settings: RecapSettings, values: Sequence[str] | None = None
+) -> dict[str, RecapSettings]:
     """The settings of each variant; the one that the others are compared with is among them."""
     if name == "components":
         return {
@@ -103,7 +103,7 @@ def variants_of(
     return {reference_of(name, settings): settings, **found}
 
 
-def reference_of(name: str, settings: Settings) -> str:
+def reference_of(name: str, settings: RecapSettings) -> str:
     """The label of the variant that all others of a study are compared with."""
     if name in NUMBERS:
         section, key = NUMBERS[name]
@@ -123,7 +123,7 @@ def value_of(name: str, label: str) -> float | None:
     return float(label) if name in NUMBERS else None
 
 
-def present_encoders(names: Sequence[str], settings: Settings) -> tuple[list[str], list[str]]:
+def present_encoders(names: Sequence[str], settings: RecapSettings) -> tuple[list[str], list[str]]:
     """The encoders whose weights are here, and why the others are skipped."""
     if settings.encoder.random_weights:
         return list(names), []
@@ -158,9 +158,9 @@ def run_study(
     return run_cells(cells, domains, out, watch=watch, share_heads=shared, **options)
 
 
-def _recipe(settings: Settings) -> dict[str, Settings]:
+def _recipe(settings: RecapSettings) -> dict[str, RecapSettings]:
     """The settings, and each that is not at its default put back there: alone, then all of them."""
-    plain = with_seed(Settings(), settings.seed)
+    plain = with_seed(RecapSettings(), settings.seed)
     variants = {"all of it": settings}
     together = settings
     for section in ("model", "memory", "training"):
@@ -180,13 +180,13 @@ def _recipe(settings: Settings) -> dict[str, Settings]:
     return {**variants, "none of it": together.model_copy(update={"preset": "fast"})}
 
 
-def _number(name: str, settings: Settings, text: str) -> tuple[str, Settings]:
+def _number(name: str, settings: RecapSettings, text: str) -> tuple[str, RecapSettings]:
     section, key = NUMBERS[name]
     value = _parse(text, "numbers such as 0.05,0.1")
     return f"{value:g}", with_changes(settings, section, **{key: value})
 
 
-def _pair(name: str, settings: Settings, text: str) -> tuple[str, Settings]:
+def _pair(name: str, settings: RecapSettings, text: str) -> tuple[str, RecapSettings]:
     form = "pairs of margin and weight such as 0:0.1,-0.5:1"
     parts = text.split(":")
     if len(parts) != 2:
@@ -200,7 +200,7 @@ def _pair_label(margin: float, weight: float) -> str:
     return f"δ = {margin:g}, λ_sep = {weight:g}"
 
 
-def _encoder(name: str, settings: Settings, encoder: str) -> tuple[str, Settings]:
+def _encoder(name: str, settings: RecapSettings, encoder: str) -> tuple[str, RecapSettings]:
     return encoder, with_changes(settings, "encoder", name=encoder)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from recap.data import Domain, Support, draw_support, read_support
 from recap.data.exclusions import Exclusions, relative_path
 from recap.errors import InputError, SettingsError
-from recap.methods.methods import uses_abnormal
+from recap.methods.registry import find_method
 from recap.types import CLASSES, Sample
 
 
@@ -81,12 +81,12 @@ SupportRecord = Mapping[str, Sequence[str]]
 
 def drawn_support(target: Domain, method: str, shots: int, draw: int) -> Support:
     """What is drawn for a method; it may have abnormal images that the method leaves aside."""
-    return draw_support(target, shots, draw, normal_only=not uses_abnormal(method))
+    return draw_support(target, shots, draw, normal_only=find_method(method).normal_only)
 
 
 def fitted_samples(support: Support, method: str) -> list[Sample]:
     """The images of a support set that a method is fitted on."""
-    return [*support.normal, *(support.abnormal if uses_abnormal(method) else ())]
+    return [*support.normal, *(() if find_method(method).normal_only else support.abnormal)]
 
 
 def support_record(samples: Sequence[Sample], target: Domain) -> SupportRecord:

@@ -26,7 +26,7 @@ from recap.cli.options import Config, Overrides, StudyPreset, settings_from
 from recap.errors import SettingsError
 
 if TYPE_CHECKING:
-    from recap.config import Settings
+    from recap.methods.recap.settings import RecapSettings
 
 
 def ablate(
@@ -119,7 +119,7 @@ def _published(preset: str | None, config: Path | None, overrides: list[str] | N
     return preset if asked else "fast"
 
 
-def _encoders(encoders: str, settings: "Settings") -> list[str]:
+def _encoders(encoders: str, settings: "RecapSettings") -> list[str]:
     from recap.bench.studies import ENCODERS, present_encoders
 
     names = encoders.split(",") if encoders else ENCODERS
@@ -131,7 +131,7 @@ def _encoders(encoders: str, settings: "Settings") -> list[str]:
 
 def _run(
     name: str,
-    settings: "Settings",
+    settings: "RecapSettings",
     values: list[str] | None,
     grid: Grid,
     out: Path,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from recap.config import AnySettings, Settings
+    from recap.methods.recap.settings import RecapSettings
 
 _OWN_PRESETS = (
     "recap (default). fast: the published model with side adapters. paper: the published recipe, "
@@ -53,12 +53,10 @@ RandomWeights = Annotated[
 
 def settings_from(
     preset: str | None, config: Path | None, overrides: list[str] | None, **values: Any
-) -> "Settings":
+) -> "RecapSettings":
     """Our settings that the options of a command line add up to; options not given are None."""
-    from recap.config import resolve_settings
-
-    given = _without_none({"preset": preset, **values})
-    return resolve_settings(config=config, overrides=overrides or [], **given)
+    found: RecapSettings = method_settings("recap", preset, config, overrides, **values)
+    return found
 
 
 def method_settings(
@@ -67,12 +65,12 @@ def method_settings(
     config: Path | None,
     overrides: list[str] | None,
     **values: Any,
-) -> "AnySettings":
+) -> Any:
     """The same for any method."""
-    from recap.methods.methods import resolve_method
+    from recap.methods.registry import resolve_settings
 
     given = _without_none({"preset": preset, **values})
-    return resolve_method(method, config=config, overrides=overrides or [], **given)
+    return resolve_settings(config=config, overrides=overrides or [], method=method, **given)
 
 
 def check_window(window: str | None) -> None:

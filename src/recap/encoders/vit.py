@@ -13,7 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from recap.encoders.memo import TapsMemo
+from recap.encoders.load import RANDOM
+from recap.encoders.memo import Memo, encoder_key, shared_here
 from recap.errors import SettingsError
 
 
@@ -123,7 +124,7 @@ class Encoder(nn.Module):
         if antialias_positions and self.family.positions:
             resample_positions(model, self.family, self.grid, input_px)
         self.model = model.eval().requires_grad_(False)
-        self.memo: TapsMemo | None = None
+        self.memo: Memo | None = None
         """Where encoded images are kept, if anywhere."""
         self.register_buffer("mean", torch.tensor(mean).view(3, 1, 1), persistent=False)
         self.register_buffer("std", torch.tensor(std).view(3, 1, 1), persistent=False)
@@ -174,21 +175,18 @@ class Encoder(nn.Module):
 
     def taps(self, pixels: Tensor) -> Tensor:
         """Patch tokens after every tapped layer of the untouched encoder: (B, L, R, width)."""
-        return self.compute_taps(pixels) if self.memo is None else self.memo.taps(self, pixels)
-
-    def compute_taps(self, pixels: Tensor) -> Tensor:
-        """The same, always computed."""
-        # Patches alone are stacked: copying costs time too.
-        return torch.stack([self.patches(t) for t in self._after(pixels, self.layers)], dim=1)
+        return self.patches(self.hidden(pixels, self.layers)).contiguous()
 
     def hidden(self, pixels: Tensor, layers: tuple[int, ...]) -> Tensor:
         """All tokens after some blocks (counted from 1, ascending): (B, L, T, width)."""
-        if self.memo is None:
-            return self.compute_hidden(pixels, layers)
-        return self.memo.hidden(self, pixels, layers)
+        keeper = shared_here() or (self.memo if self.checksum != RANDOM else None)
+        if keeper is None:
+            return self.compute(pixels, layers)
+        key = (*encoder_key(self), layers)
+        return keeper.hidden(key, pixels, lambda images: self.compute(images, layers))
 
-    def compute_hidden(self, pixels: Tensor, layers: tuple[int, ...]) -> Tensor:
-        """The same, always computed."""
+    def compute(self, pixels: Tensor, layers: tuple[int, ...]) -> Tensor:
+        """The same, always computed: for images that never come again."""
         return torch.stack(list(self._after(pixels, layers)), dim=1)
 
     def _after(self, pixels: Tensor, layers: tuple[int, ...]) -> Iterator[Tensor]:

@@ -69,7 +69,7 @@ def open_dicom(path: Path, reading: ReadingSettings) -> Case:
 def read_frame(file: DicomFile, number: int, window: Window | None) -> Image:
     """One frame as an image, through a given window or else through what the file says."""
     return Image(
-        file.display(number).unit(file.stored(number), window),
+        file.unit(number, window),
         file.name(number),
         file.geometry(number),
         file.identity(),

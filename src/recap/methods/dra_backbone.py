@@ -14,9 +14,9 @@ from recap.encoders.hub import CONFIG_FILE, WEIGHTS_FILE
 from recap.encoders.load import RANDOM
 from recap.encoders.registry import IMAGENET, Triple, find
 from recap.errors import WeightsError
-from recap.methods.registry import PEERS
+from recap.methods.registry import METHODS
 
-RESNET_18 = PEERS["dra"].backbone
+RESNET_18 = METHODS["dra"].backbone
 SIZES: dict[str, Any] = {
     "embedding_size": 64,
     "hidden_sizes": [64, 128, 256, 512],

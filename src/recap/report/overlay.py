@@ -21,6 +21,7 @@ from recap.types import BoolArray, FloatArray, Image
 RGBArray = NDArray[np.uint8]
 
 MAX_OPACITY = 0.8
+_BAND_PX = 2**20
 OUTLINE_COLOUR = (0, 229, 255)
 # Equal steps of lightness (CIE L* 2 to 91) from black over purple and orange to yellow: the order
 # survives colour blindness and a grey printer.
@@ -60,8 +61,15 @@ def overlay(image: Image, map: FloatArray, scale: tuple[float, float] = (0.0, 1.
             "Give the map in the image's own size."
         )
     _refuse_nan(map)
-    layer = _coloured(map, scale, MAX_OPACITY).convert("RGBA")
-    return Pillow.alpha_composite(as_picture(image).convert("RGBA"), layer).convert("RGB")
+    pixels = np.empty((*image.size_hw, 3), np.uint8)
+    # In bands: four layers of a whole picture may take gigabytes.
+    together = max(1, _BAND_PX // image.size_hw[1])
+    for top in range(0, len(pixels), together):
+        band = slice(top, top + together)
+        layer = _coloured(map[band], scale, MAX_OPACITY).convert("RGBA")
+        below = _eight_bits(image.pixels[band]).convert("RGBA")
+        pixels[band] = np.asarray(Pillow.alpha_composite(below, layer).convert("RGB"))
+    return Pillow.fromarray(pixels)
 
 
 def map_layer(
@@ -81,7 +89,11 @@ def map_layer(
 
 def as_picture(image: Image) -> Pillow.Image:
     """The image itself as an 8-bit RGB picture."""
-    pixels = (np.clip(image.pixels, 0.0, 1.0) * 255).round().astype(np.uint8)
+    return _eight_bits(image.pixels)
+
+
+def _eight_bits(unit: FloatArray) -> Pillow.Image:
+    pixels = (np.clip(unit, 0.0, 1.0) * 255).round().astype(np.uint8)
     return Pillow.fromarray(np.repeat(pixels[..., None], 3, 2) if pixels.ndim == 2 else pixels)
 
 

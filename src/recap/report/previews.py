@@ -127,22 +127,11 @@ def _write(detector: "Detector", case: Case, row: Row, out: Path, bundle: Bundle
 
 
 def _explained(detector: "Detector", image: Image) -> tuple[FloatArray, dict[str, Any]]:
-    """An image's map, and why its peak is one; other methods do not tell that."""
-    from recap.methods.recap.head import ReCAP
+    """An image's map, and why its peak is one."""
     from recap.scoring.explain import explain
 
-    if isinstance(detector.model, ReCAP):
-        found = explain(detector, image)
-        return found.map, {**found.record(), "note": _note(detector, found.note)}
-    map = detector.score(image).map
-    row, column = np.unravel_index(int(map.argmax()), map.shape)
-    method = getattr(detector.card.settings, "method", "")
-    note = f"'{method}' does not tell what its layers add."
-    return map, {
-        "xy_px": (int(column), int(row)),
-        "map_value": float(map.max()),
-        "note": note,
-    }
+    found = explain(detector, image)
+    return found.map, {**found.record(), "note": _note(detector, found.note)}
 
 
 def _note(detector: "Detector", note: str) -> str:

@@ -25,11 +25,12 @@ import numpy as np
 
 from recap.atomic import replacing, write_atomic
 from recap.config import ReadingSettings
-from recap.data.cases import Found
+from recap.data.cases import ALONE_BYTES, SCORING_BYTES, Found
 from recap.errors import InputError, RecapError
 from recap.fetch import sha256_of
 from recap.io import Case
 from recap.lock import alone
+from recap.pipeline import Behind
 from recap.progress import Progress, silent
 from recap.results.manifest import Manifest
 from recap.results.table import (
@@ -45,7 +46,6 @@ from recap.results.table import (
     write_rows,
 )
 from recap.scoring.detector import Detector
-from recap.scoring.pipeline import Behind
 from recap.scoring.predict import (
     default_workers,
     fitting_batch,
@@ -226,8 +226,8 @@ class Results:
             self._table.add(self._failed(found, said))
             return
         assert case is not None
-        if found.read_alone or case.kind != "image":
-            self._behind.settle()  # so that no more than two volumes are in memory
+        if case.kind != "image" or said.map.size * SCORING_BYTES > ALONE_BYTES:
+            self._behind.settle()  # so that no more than two so large are in memory
         self._behind.put((found, case, said))
 
     def finish(self) -> list[Row]:

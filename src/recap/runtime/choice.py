@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from recap.errors import BundleError, RecapError, SettingsError
+from recap.methods.training import choose_device
 from recap.runtime.cores import Cores, share_cores
 from recap.runtime.export import open_graph
 from recap.runtime.measured import Measured, recall, remember, time_each
@@ -16,7 +17,6 @@ from recap.scoring.arrays import Arrays, Runtime
 from recap.scoring.bundle_folder import Bundle
 from recap.scoring.detector import Detector
 from recap.scoring.predict import one_core_each
-from recap.training.devices import choose_device
 from recap.types import FloatArray
 
 RuntimeName = Literal["torch", "onnx", "openvino", "openvino-int8", "auto"]

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from recap.errors import BundleError
-from recap.methods.recap.scorer import Scorer
+from recap.methods.base import Scorer
 from recap.runtime.decisions import Decisions
 from recap.runtime.quiet import quiet
 from recap.scoring.arrays import tensors_by_name

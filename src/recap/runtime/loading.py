@@ -4,10 +4,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from recap.methods import loading
 from recap.runtime.choice import choose_runtime, device_for
 from recap.scoring.bundle import read_card
-from recap.scoring.detector import Detector
+from recap.scoring.detector import Detector, load_detector
 
 
 def load(
@@ -26,7 +25,7 @@ def load(
     torch (also when not given), onnx, openvino (see `recap export`) or auto, the fastest of these
     on this machine.
     """
-    detector = loading.load(path, device_for(device, runtime), random_weights, encoder)
+    detector = load_detector(path, device_for(device, runtime), random_weights, encoder)
     if runtime is not None or threads is not None:
         choose_runtime(detector, runtime or "torch", Path(path), threads)
     return detector
@@ -47,10 +46,9 @@ def load_many(
     detectors = []
     for path in paths:
         card = read_card(Path(path))
-        method = getattr(card.settings, "method", "recap")
-        key = f"{method} {card.encoder.sha256} {card.settings.seed} "
+        key = f"{card.settings.method} {card.encoder.sha256} {card.settings.seed} "
         key += card.settings.encoder.model_dump_json()
-        detector = loading.load(path, where, random_weights, encoders.get(key))
+        detector = load_detector(path, where, random_weights, encoders.get(key))
         encoders.setdefault(key, detector.model.encoder)
         if runtime is not None:
             choose_runtime(detector, runtime, Path(path), side_by_side=True)

@@ -6,7 +6,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from recap.errors import BundleError
-from recap.methods.recap.scorer import Scorer
+from recap.methods.base import Scorer
 from recap.scoring.bundle_folder import Bundle
 from recap.scoring.detector import head_tensors
 

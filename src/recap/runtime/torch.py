@@ -4,9 +4,9 @@ from typing import Any
 
 import torch
 
-from recap.methods.recap.scorer import Scorer
+from recap.methods.base import Scorer
 from recap.runtime.cores import Cores
-from recap.scoring.arrays import Arrays, tensors_by_name
+from recap.scoring.arrays import Arrays, named_arrays, tensors_by_name
 from recap.types import FloatArray
 
 
@@ -30,7 +30,7 @@ class TorchRuntime:
         with torch.inference_mode():
             output = self._model(torch.from_numpy(pixels).to(self._model.device))
         named = tensors_by_name(output)
-        return Arrays(**{name: value.cpu().numpy() for name, value in named.items()})
+        return named_arrays({name: value.cpu().numpy() for name, value in named.items()})
 
     def describe(self) -> dict[str, Any]:
         """What computes."""

@@ -8,14 +8,22 @@ from functools import cache
 from hashlib import sha256
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    SerializeAsAny,
+    ValidationError,
+    field_validator,
+)
 
 from recap.atomic import check_place, in_words, write_atomic
-from recap.config import AnySettings, ReadingSettings
-from recap.errors import BundleError
+from recap.config import ReadingSettings, Settings
+from recap.errors import BundleError, SettingsError
 from recap.io.reasons import not_there
+from recap.methods.registry import settings_from_dict
 from recap.scoring.bundle_folder import (
     CARD,
     COPY_AGAIN,
@@ -26,13 +34,13 @@ from recap.scoring.bundle_folder import (
 )
 from recap.scoring.calibration import Calibration
 from recap.scoring.domain_guard import DomainRange
+from recap.types import Mode
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-FORMAT = 1
+FORMAT = 2
 _DEEPEST_JSON = 32
-Mode = Literal["few-shot", "zero-shot", "normal-only"]
 
 
 class EncoderRecord(BaseModel):
@@ -48,15 +56,18 @@ class Card(BaseModel):
     """All about a detector but its numbers. Holds no date: the same fit is the same bytes."""
 
     model_config = ConfigDict(extra="forbid")
-    format: Literal[1] = 1
+    format: Literal[2] = 2
     mode: Mode
     statement: str
     """What the detector consists of, in one plain sentence."""
     encoder: EncoderRecord
     preprocessing: dict[str, Any]
-    settings: AnySettings
-    taught_by: Literal["masks", "labels"] | None = None
-    """What a single branch learned from (`model.branches = "taught"`)."""
+    settings: Annotated[
+        SerializeAsAny[Settings],
+        BeforeValidator(lambda t: settings_from_dict(t) if isinstance(t, dict) else t),
+    ]
+    variant: str = ""
+    """Which of its models the method built; of ours a row of `recap.methods.recap.regimes`."""
     support: list[dict[str, Any]]
     losses: dict[str, float]
     map_scale: tuple[float, float]
@@ -199,7 +210,7 @@ def read_card(folder: Path) -> Card:
         raise BundleError(f"{path} is damaged (nested too deep). {COPY_AGAIN}") from error
     except PermissionError as error:
         raise BundleError(in_words(error)) from error
-    except (ValidationError, ValueError, OSError) as error:
+    except (ValidationError, SettingsError, ValueError, OSError) as error:
         raise BundleError(f"{path} is damaged ({_first(error)}). {COPY_AGAIN}") from error
 
 

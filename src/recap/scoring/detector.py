@@ -1,6 +1,6 @@
 """The predictor: one object that scores images, saves itself and comes back the same."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,15 +13,13 @@ from torch import Tensor, nn
 from recap.config import ReadingSettings, Settings
 from recap.encoders.draws import own_draws
 from recap.encoders.load import RANDOM
-from recap.encoders.vit import Encoder
 from recap.errors import BundleError, InputError, RecapError
 from recap.io import image_from_array, read_image
 from recap.io.case import Case, CaseKind
 from recap.io.raster import refuse_one_image
 from recap.io.resize import SquareResize
-from recap.methods.recap.head import ReCAP
-from recap.methods.recap.join import join_heads
-from recap.methods.recap.scorer import Output, Scorer
+from recap.methods.base import Output, Scorer
+from recap.methods.registry import find_method
 from recap.scoring.arrays import Runtime, as_output
 from recap.scoring.bundle import Card, is_of_fit, read_card, read_tensors, write_bundle
 from recap.scoring.bundle_folder import TENSORS
@@ -163,13 +161,12 @@ class Detector:
     def prediction(self, output: Output, index: int, image: Image) -> Prediction:
         """Read what an output says about one of its images, in the image's own frame."""
         resize = SquareResize(image.size_hw, self.model.encoder.input_px)
-        prototype, memory, drift = output.prototype, output.memory, output.drift
-        descriptor = output.descriptor
+        scores, drift, descriptor = output.scores, output.drift, output.descriptor
         return Prediction(
             score=float(output.score[index]),
             map=resize.invert(output.map[index].cpu().numpy()),
-            score_prototype=float(prototype.score[index]) if prototype else None,
-            score_memory=float(memory.score[index]) if memory else None,
+            score_prototype=float(scores["prototype"][index]) if "prototype" in scores else None,
+            score_memory=float(scores["memory"][index]) if "memory" in scores else None,
             drift=drift[index].cpu().numpy() if drift is not None else None,
             source=image.source,
             descriptor=None if descriptor is None else descriptor[index].cpu().numpy(),
@@ -218,53 +215,38 @@ class _Given:
         return Case("image", image.source, [image])
 
 
-Build = Callable[[Card, Encoder], Scorer]
-
-
-def build_recap(card: Card, encoder: Encoder) -> ReCAP:
-    """The model that a bundle of ours describes, without its numbers."""
-    settings = card.settings
-    assert isinstance(settings, Settings)
-    with own_draws():  # where it starts is of no matter: the bundle has its numbers
-        if card.mode == "normal-only":
-            model = ReCAP(encoder, settings, settings.training.made_up_lesions, card.taught_by)
-            model.drop_prototypes()
-            return model
-        if card.mode == "few-shot" and settings.model.branches == "taught" and not card.taught_by:
-            maps = ReCAP(encoder, settings, single="masks")
-            return join_heads(maps, ReCAP(encoder, settings, single="labels"))
-        return ReCAP(encoder, settings, single=card.taught_by)
-
-
-def load_as(
-    build: Build,
+def load_detector(
     path: str | Path,
     device: str = "cpu",
     random_weights: bool = False,
-    encoder: Encoder | None = None,
+    encoder: Any = None,
+    settings: Settings | None = None,
 ) -> Detector:
-    """Load a saved detector whose model `build` makes; see `recap.load`.
+    """Load a saved detector of any method; see `recap.load`.
 
     Its encoder must be here and be the one it was fitted on. An encoder that is loaded already
-    can be given, and then serves this detector too.
+    can be given, and then serves this detector too; so can settings that differ from its own in
+    how it scores alone.
     """
     folder = Path(path)
     card = read_card(folder)
+    if settings is not None:
+        card = card.model_copy(update={"settings": settings})
     if card.encoder.sha256 == RANDOM and not random_weights:
         raise BundleError(
             f"{folder} was fitted on an encoder with random weights, for latency work only: its "
             "scores mean nothing. Pass --random-weights (random_weights=True) to use it anyway."
         )
-    encoder = checked(encoder or find_encoder(folder, card), folder, card)
-    model = build(card, encoder)
+    method = find_method(card.settings.method)
+    encoder = checked(encoder or find_encoder(method, folder, card), folder, card)
+    with own_draws():  # where it starts is of no matter: the bundle has its numbers
+        model = method.build(encoder, card.settings, card.variant)
+    model.settle()
     tensors = read_tensors(folder, card)
     descriptors = _descriptors(tensors.pop(DESCRIPTORS, None), card, folder)
     restore(model, tensors, folder)
-    if isinstance(model, ReCAP) and (model.memory is None) != (card.mode == "zero-shot"):
-        raise BundleError(
-            f"{folder / TENSORS}: a {card.mode} detector "
-            f"{'needs a' if model.memory is None else 'has no'} memory. Copy the bundle again."
-        )
+    if lacking := model.lacking():
+        raise BundleError(f"{folder / TENSORS}: lacks {lacking}. Copy the bundle again.")
     # A digest is of the file, not of the detector, which may be calibrated and saved anew.
     card = card.model_copy(update={"head_sha256": None})
     detector = Detector(model.to(device), card, descriptors)

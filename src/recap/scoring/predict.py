@@ -18,14 +18,17 @@ from typing import TYPE_CHECKING, Generic, Literal, NamedTuple, Protocol, TypeVa
 import torch
 
 from recap.config import ReadingSettings
+from recap.data.cases import SCORING_BYTES
 from recap.data.processes import usable_cores
 from recap.errors import InputError, RecapError
 from recap.extras import require
 from recap.io import Case
+from recap.io.budget import BUDGET
+from recap.io.raster import TILES
 from recap.io.resize import SquareResize
-from recap.methods.recap.scorer import Output
+from recap.methods.base import Output
+from recap.pipeline import ahead, side_by_side
 from recap.progress import Progress, silent
-from recap.scoring.pipeline import ahead, side_by_side
 from recap.scoring.whole import Parts, put_together, tile_of
 from recap.types import Image, Prediction
 
@@ -317,6 +320,8 @@ class _Run(Generic[S]):
         assert work.case is not None
         with self.stage("decode"):
             image = work.case.images[number]
+            height, width = image.size_hw
+            BUDGET.check(height * width * SCORING_BYTES, image.source, TILES)
             resize = SquareResize(image.size_hw, self.detector.model.encoder.input_px)
             return _Image(work, number, image, Image(resize.apply(image.pixels), image.source))
 

@@ -12,7 +12,7 @@ from recap.atomic import replacing
 from recap.errors import InputError
 from recap.io import Case
 from recap.io.slide import pitch_px
-from recap.methods.recap.fusion import top_count
+from recap.methods.base import top_count
 from recap.types import FloatArray, Image, Prediction
 
 # A slide's map keeps one value for about this many pixels of a tile per side: no detector sees

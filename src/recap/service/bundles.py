@@ -106,14 +106,16 @@ class Bundles:
             return detector
 
     def _load(self, folder: Path) -> "Detector":
-        from recap.methods.loading import load
-        from recap.training.devices import choose_device
+        from recap.methods.training import choose_device
+        from recap.scoring.detector import load_detector
 
         settings = read_card(folder).settings
         # Peers may bring an encoder of their own kind.
-        key = f"{settings.encoder.model_dump_json()} {getattr(settings, 'method', '')}"
+        key = f"{settings.encoder.model_dump_json()} {settings.method}"
         device = str(choose_device(self._settings.device))
-        detector = load(folder, device, self._settings.random_weights, self._encoders.get(key))
+        detector = load_detector(
+            folder, device, self._settings.random_weights, self._encoders.get(key)
+        )
         self._encoders[key] = detector.model.encoder
         return detector
 
@@ -160,7 +162,7 @@ def describe(name: str, card: Card, made_here: bool) -> dict[str, Any]:
         "name": name,
         "mode": card.mode,
         "statement": card.statement,
-        "method": getattr(card.settings, "method", "recap"),
+        "method": card.settings.method,
         "preset": card.settings.preset,
         "encoder": Path(card.encoder.name).name,
         "input_px": card.settings.encoder.input_px,

@@ -18,6 +18,7 @@ from recap.data.names import IMAGE_SUFFIXES
 from recap.errors import InputError, RecapError, is_full
 from recap.extras import require
 from recap.io import open_file
+from recap.io.budget import BUDGET
 from recap.io.dicom_decode import BIG, IMPLICIT, LITTLE
 from recap.io.dicom_file import read_whole
 from recap.io.dicom_tags import text
@@ -107,9 +108,11 @@ def write_mask(path: Path, mask: BoolArray) -> None:
 def _clean_picture(path: Path) -> bytes:
     """The pixels alone, exactly where they have 8 bits, or 16 in grey."""
     pixels = read_raster(path).pixels
-    if pixels.ndim == 2:
-        return _png((pixels * 65535).round().astype(np.uint16))
-    return _png((pixels * 255).round().astype(np.uint8))
+    grey = pixels.ndim == 2
+    with BUDGET.room(2 * pixels.nbytes, str(path)):
+        pixels *= 65535 if grey else 255  # in place: a copy may take gigabytes
+        np.rint(pixels, out=pixels)
+        return _png(pixels.astype(np.uint16 if grey else np.uint8))
 
 
 def _png(pixels: NDArray[Any]) -> bytes:

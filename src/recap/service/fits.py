@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from fastapi import HTTPException
 from pydantic import Field, ValidationError
 
-from recap.config import DEFAULT_PRESET, Preset, Section, Settings, resolve_settings
+from recap.config import Section, Settings
 from recap.data.folder import natural_key, pair_masks
 from recap.errors import TrainingError, is_full
+from recap.methods.recap.settings import Preset
+from recap.methods.registry import resolve_settings, settings_from_dict
 from recap.progress import Progress
 from recap.scoring.bundle_folder import Bundle
 from recap.service.bundles import Bundles
@@ -33,7 +35,7 @@ class FitOptions(Section):
     """What may be said about a fit. The encoder is that of a bundle that is here already."""
 
     name: Annotated[str, Field(pattern=f"^{NAME.pattern}$")] = "fitted"
-    preset: Preset = DEFAULT_PRESET
+    preset: Preset = "recap"
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     epochs: Annotated[int, Field(ge=1, le=1000)] | None = None
     augment: bool = True
@@ -125,21 +127,21 @@ def fit_settings(options: FitOptions, bundles: Bundles) -> Settings:
 
 def run_fit(job: Job, folder: Path, out: Path, device: str, progress: Progress) -> "Detector":
     """Fit on a job's files and save the bundle to `out`."""
-    from recap.training.fewshot import fit_few_shot
-    from recap.training.support import load_support, thumbnails
+    from recap.data.support import load_support, thumbnails
+    from recap.scoring.fit import fit_support
 
-    settings = Settings.model_validate(job.options["settings"])
+    settings = settings_from_dict(job.options["settings"])
     support = load_support(_samples(folder / "upload"), settings.reading)
     work = folder / "work"
     resumed = work.exists()
     where: dict[str, Any] = {"work_dir": work, "device": device, "progress": progress}
     try:
-        detector = fit_few_shot(support, settings, **where)
+        detector = fit_support(support, settings, **where)
     except TrainingError as error:
         if not resumed or is_full(error):  # without room nothing is damaged, and it goes on later
             raise
         shutil.rmtree(work)  # what a power cut left of it cannot be used
-        detector = fit_few_shot(support, settings, **where)
+        detector = fit_support(support, settings, **where)
     kept = thumbnails(support) if job.options["keep_thumbnails"] else {}
     detector.save(out, thumbnails=kept)
     return detector

@@ -9,10 +9,12 @@ import threading
 import time
 from typing import Any
 
+from recap.io.budget import BUDGET
+
 # A process that has seen this many uploads makes room for a fresh one.
 MOST_UPLOADS = 500
-# Of Python and the decoders, and of a pixel as float32 while it is scaled and grown.
-BASE_BYTES, BYTES_PER_PIXEL = 3 * 2**29, 8
+# Of Python and the decoders' code; what they decode comes on top of it.
+BASE_BYTES = 3 * 2**29
 _FALLEN = {
     "code": "input",
     "detail": "The upload cannot be read: its decoder crashed or took too long.",
@@ -22,9 +24,9 @@ _FALLEN = {
 class Inspector:
     """One process, asked one thing at a time."""
 
-    def __init__(self, pixels: int) -> None:
+    def __init__(self, decoding_bytes: int, pixels: int) -> None:
         self.asked = 0
-        limits = [BASE_BYTES + BYTES_PER_PIXEL * pixels, pixels]
+        limits = [BASE_BYTES + decoding_bytes, decoding_bytes, pixels]
         self._process = subprocess.Popen(
             # Without -P, modules of the folder that the service runs in would be imported.
             [sys.executable, "-P", "-m", "recap.service.inspector", *map(str, limits)],
@@ -70,10 +72,13 @@ class Inspector:
 
 
 class Inspection:
-    """Inspectors that wait for uploads. `check` may be called from any thread."""
+    """Inspectors that wait for uploads. `check` may be called from any thread.
+
+    Together they decode within one budget: each has its share of it.
+    """
 
     def __init__(self, most: int, seconds: float, pixels: int) -> None:
-        self._pixels = pixels
+        self._limits = (BUDGET.limit_bytes // most, pixels)
         self._free: list[Inspector] = []
         self._places = threading.Semaphore(most)
         self._guard = threading.Lock()
@@ -82,7 +87,7 @@ class Inspection:
     def start(self) -> None:
         """Have one ready: the first upload need not wait for its imports."""
         with self._guard:
-            self._free.append(Inspector(self._pixels))
+            self._free.append(Inspector(*self._limits))
 
     def check(self, request: dict[str, Any]) -> dict[str, Any]:
         """Have an upload looked at; an inspector that falls over it is an answer too."""
@@ -107,4 +112,4 @@ class Inspection:
         with self._guard:
             if self._free:
                 return self._free.pop()
-        return Inspector(self._pixels)
+        return Inspector(*self._limits)

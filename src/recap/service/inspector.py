@@ -1,6 +1,6 @@
 """A process that looks at uploads before anybody else.
 
-    python -m recap.service.inspector BYTES PIXELS
+    python -m recap.service.inspector BYTES DECODING PIXELS
 
 Decoders are large C libraries, and the files come from anywhere. So they are first decoded here,
 where a crash, a hang or a claim for memory ends this process and not the service. Requests and
@@ -23,6 +23,7 @@ from recap.data.folder import natural_key
 from recap.errors import InputError, RecapError, code_of, is_full
 from recap.fetch import unpack_archive
 from recap.io import open_file, raster, read_image, read_mask, voxels
+from recap.io.budget import BUDGET
 from recap.io.case import Case
 from recap.io.sniff import sniff
 from recap.service.deidentify import deidentify, deidentify_all, write_mask
@@ -48,7 +49,8 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # what a decoder prints must not stand among the answers
-    memory, pixels = map(int, sys.argv[1:])
+    memory, decoding, pixels = map(int, sys.argv[1:])
+    BUDGET.restrict(decoding)
     # A volume that declares more is refused by its header, before anything is unpacked.
     voxels.MAX_VOXELS = min(voxels.MAX_VOXELS, pixels)
     raster.MAX_PIXELS = min(raster.MAX_PIXELS, pixels)

@@ -11,7 +11,7 @@ from recap.data.cases import Found
 from recap.errors import RecapError, is_full
 from recap.io import Case
 from recap.scoring.detector import Detector
-from recap.scoring.predict import Scored, predict
+from recap.scoring.predict import Scored, predict, refusing_too_large
 from recap.scoring.regions import case_regions
 from recap.scoring.whole import Parts, put_together
 from recap.service.jobs import Job
@@ -60,7 +60,8 @@ def score_job(
     for (number, found), one in zip(cases.items(), scored, strict=True):
         try:
             case, prediction = one.or_raise()
-            record = _record(detector, case, prediction, case_folder(out, number))
+            with refusing_too_large():
+                record = _record(detector, case, prediction, case_folder(out, number))
             done += len(case.images)
             count(done)
         except RecapError as error:

@@ -100,7 +100,7 @@ class Workers:
 
     def _together(self, lane: str) -> int:
         """How many images of several requests to score at once: a CPU gains nothing by it."""
-        from recap.training.devices import choose_device
+        from recap.methods.training import choose_device
 
         on_cpu = choose_device(self._settings.device).type == "cpu"
         return 1 if on_cpu or lane != "score" else self._settings.batch_size
