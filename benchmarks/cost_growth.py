@@ -14,7 +14,6 @@ from statistics import median
 import torch
 import typer
 from many_heads import make_detectors, score_many
-from recap.scoring.many import score_many
 
 from recap.allocator import keep_freed_memory
 from recap.bench.figures.style import COLOURS, Figure, render
