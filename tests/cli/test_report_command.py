@@ -300,11 +300,11 @@ def test_dicom_results_are_of_the_files_that_are_there_now(tmp_path):
     file = save_dicom(tmp_path / "one.dcm", np.zeros((8, 8), np.uint16))
     results = DicomResults(None, [Found("one.dcm", (file,))], tmp_path)
     named = Row("one.dcm", str(file), "", "ok", dicom="dicom/one.dcm")
-    assert results.missing(named)
+    assert not results.is_complete(named)
     (tmp_path / "dicom/one.dcm").mkdir(parents=True)
     (tmp_path / "dicom/one.dcm/report.dcm").touch()
-    assert not results.missing(named)
-    assert results.missing(replace(named, dicom=""))
+    assert results.is_complete(named)
+    assert not results.is_complete(replace(named, dicom=""))
 
 
 def test_a_case_that_breaks_dicom_results_costs_no_other(command, bundle, tmp_path, monkeypatch):
