@@ -22,7 +22,7 @@ from typing import Annotated
 
 import typer
 
-from recap.data.processes import usable_cores
+from recap._process import usable_cores
 from recap.threads import WAITING
 
 ROOT = Path(__file__).resolve().parents[1]

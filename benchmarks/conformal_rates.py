@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import typer
 
-from recap.atomic import write_atomic
+from recap._files import write_atomic
 from recap.data import Domain, draw_support, find_domains
 from recap.data.patients import patient_of
 from recap.data.support import load_support

@@ -15,7 +15,7 @@ import torch
 import typer
 from many_heads import make_detectors, score_many
 
-from recap.allocator import keep_freed_memory
+from recap._process import keep_freed_memory
 from recap.bench.figures.style import COLOURS, Figure, render
 from recap.bench.speed import time_rounds
 from recap.bench.timed import run_bare, timed_model

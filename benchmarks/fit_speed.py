@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 import typer
 
-from recap.allocator import keep_freed_memory
+from recap._process import keep_freed_memory
 from recap.bench.speed import time_rounds
 from recap.config import Settings
 from recap.encoders.load import load_encoder

@@ -22,7 +22,7 @@ import typer
 from PIL import Image as Pillow
 from score_pipeline import calibrated
 
-from recap.allocator import keep_freed_memory
+from recap._process import keep_freed_memory
 from recap.bench.speed import Lap, time_rounds
 from recap.bench.timed import timed_model
 from recap.config import Settings

@@ -23,7 +23,7 @@ from typing import Annotated
 import numpy as np
 import typer
 
-from recap.allocator import keep_freed_memory
+from recap._process import keep_freed_memory
 from recap.bench.speed import time_rounds
 from recap.bench.timed import timed_model
 from recap.data import write_phantoms

@@ -28,7 +28,7 @@ import torch
 import typer
 from read_speed import ct_slice
 
-from recap.allocator import keep_freed_memory
+from recap._process import keep_freed_memory
 from recap.bench.timed import timed_model
 from recap.config import ReadingSettings
 from recap.data.cases import Found, find_cases

@@ -10,7 +10,7 @@ from typing import Any
 import hypothesis
 import pytest
 
-from recap.collector import collect_seldom
+from recap._process import collect_seldom
 from recap.encoders.cache import cache_dir
 
 TINY_PX = 70  # a grid of 5 × 5 patches of 14 px

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from recap.atomic import make_folder
+from recap._files import make_folder
 from recap.data.cases import Found
 from recap.io import Case
 from recap.progress import Progress, silent

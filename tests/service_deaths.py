@@ -29,8 +29,8 @@ ID, DELETED, FITTED, AGAIN = "a" * 32, "b" * 32, "c" * 32, "d" * 32
 class Detectors:
     """Stands for the bundles: nothing is loaded."""
 
-    def folder(self, name: str) -> Path:
-        return Path(name)
+    def bundle(self, name: str) -> str:
+        return name
 
     def folders(self) -> dict[str, Path]:
         return {}
@@ -152,8 +152,8 @@ def check(root: Path, steps: list[int]) -> None:
 
 def main() -> None:
     """Every single death, then pairs of them."""
-    sys.modules["recap.service.scoring"] = type(sys)("scoring")
-    sys.modules["recap.service.scoring"].score_job = score_job  # type: ignore[attr-defined]
+    sys.modules["recap.service.work"] = type(sys)("work")
+    sys.modules["recap.service.work"].score_job = score_job  # type: ignore[attr-defined]
     bundles.served_names = lambda folders: {}  # only what was made here
     total = 0
     memory = Path("/dev/shm")  # deaths of a process, not of a disk

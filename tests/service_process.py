@@ -13,7 +13,7 @@ import httpx
 _SCRIPT = """
 import json, sys
 from pathlib import Path
-from recap.service.run import run_server
+from recap.service.app import run_server
 from recap.service.settings import ServerSettings
 run_server(ServerSettings.model_validate_json(sys.argv[1]))
 """

@@ -22,7 +22,7 @@ sys.meta_path.insert(0, Watch())
 START = {
     "command": "from recap.cli.main import app\napp(['info'], standalone_mode=False)",
     "package": "import recap\nrecap.fit",
-    "worker": "import recap.data.processes\nfrom recap.encoders import vit",
+    "worker": "import recap._process\nfrom recap.encoders import vit",
 }
 
 
@@ -58,9 +58,9 @@ def test_what_the_user_said_stays_and_nothing_is_added(given):
 
 def test_a_worker_process_waits_as_its_parent_does():
     code = (
-        "import os\nfrom recap.data.processes import process_pool\n"
+        "import os\nfrom recap._process import process_pool\n"
         "if __name__ == '__main__':\n"
-        "    with process_pool(1, 'recap.words') as pool:\n"
+        "    with process_pool(1, 'recap.errors') as pool:\n"
         "        print(pool.submit(os.getenv, 'OMP_WAIT_POLICY').result())\n"
     )
     assert run(code).split() == ["PASSIVE"]

@@ -4,10 +4,11 @@ recap.score_folder("brain.recap", "new_cases/", "results/", report=True)
 recap.evaluate("brain.recap", "data/Brain_AD")["image"]["auroc"]
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+from recap._files import scratch_folder
 from recap.data import Domain, read_domain
 from recap.data.exclusions import read_exclusions
 from recap.progress import Progress, silent
@@ -28,7 +29,6 @@ from recap.scoring import evaluate as evaluating
 from recap.scoring.calibrate import Calibrated
 from recap.scoring.detector import Detector
 from recap.scoring.explain import explain
-from recap.scratch import scratch_folder
 
 __all__ = ["calibrate", "evaluate", "explain", "export", "score_folder"]
 
@@ -171,7 +171,7 @@ def export(
     *,
     int8: Place | None = None,
     random_weights: bool = False,
-    progress: Callable[[str], None] = lambda step: None,
+    progress: Progress = silent,
 ) -> ExportRecord:
     """Write a detector's graph for another runtime into its bundle, as `recap export` does.
 
@@ -180,7 +180,7 @@ def export(
         to: onnx or openvino.
         int8: a folder of typical images, to compute in eight bits (openvino).
         random_weights: whether an untrained encoder is meant to be.
-        progress: called with each step in words.
+        progress: called with stage, done, total and detail.
 
     Returns:
         The record of the graph: what it was checked on, and how far it is from torch.

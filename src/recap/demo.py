@@ -79,8 +79,8 @@ def run_demo(
 ) -> DemoResult:
     """Fetch encoder and images, fit on eight, score the rest, write the page."""
     settings = resolve_settings()
-    pull(settings.encoder.name, say)
-    material = _images(out, say, phantoms)
+    pull(settings.encoder.name, progress)
+    material = _images(out, say, progress, phantoms)
     support, test, (fitted_on, scored_on) = material.support, material.test, material.whose
     say(f"Fitting on {len(support)} {fitted_on}, then scoring {len(test)} {scored_on}.")
     detector = fit_support(load_support(support), settings, progress=progress)
@@ -98,10 +98,10 @@ def run_demo(
     return DemoResult(page, _terminal_table(scored))
 
 
-def _images(out: Path, say: Callable[[str], None], phantoms: bool) -> _Material:
+def _images(out: Path, say: Callable[[str], None], progress: Progress, phantoms: bool) -> _Material:
     if not phantoms:
         try:
-            cases = write_tumour_slices(pull_tumours(cache_dir(), say), out / "slices")
+            cases = write_tumour_slices(pull_tumours(cache_dir(), progress), out / "slices")
             support = _chosen(cases[FITTED_ON])
             whose = "slices of one patient", "slices of another"
             return _Material(support, _folder(cases[SCORED]), whose, NOTES_REAL)

@@ -2,12 +2,18 @@
 
 A message says what was wrong, the value seen, and what to do. Programs go by the fields: the code,
 the path, the remedy. What a code means to a shell, to an HTTP client and to a row of a table is
-looked up here and nowhere else.
+looked up here and nowhere else. Beside them: words of messages, and what logs say of errors that
+nobody expected.
 """
 
 import errno
+import logging
+import traceback
+from collections.abc import Sequence
+from importlib import import_module
 from os import PathLike, fspath
-from typing import ClassVar, Literal, get_args
+from pathlib import PurePath
+from typing import Any, ClassVar, Literal, get_args
 
 Code = Literal[
     "failed",  # for a reason of its own
@@ -30,6 +36,9 @@ Code = Literal[
     "defect",  # an error that nobody raised on purpose
 ]
 CODES: tuple[Code, ...] = get_args(Code)
+SHOWN = 5
+"""Names of a long list that a message shows."""
+_LOGGED_FRAMES = 6
 
 EXIT_CODES: dict[Code, int] = dict.fromkeys(CODES, 2) | {
     # The same command may do better later, without a change to it.
@@ -137,3 +146,37 @@ def code_of(error: BaseException) -> Code:
 def is_full(error: BaseException) -> bool:
     """Tell whether an error, or one that it comes from, is a disk or a quota without room."""
     return code_of(error) == "no_room"
+
+
+def require(module: str, extra: str) -> Any:
+    """Import an optional module, or say which extra of recap-ad brings it."""
+    try:
+        return import_module(module)
+    except ImportError as error:
+        raise RecapError(
+            f"This needs the Python package '{module.split('.')[0]}', which is not installed.",
+            code="extra",
+            remedy=f"Install it with: pip install 'recap-ad[{extra}]'",
+        ) from error
+
+
+def log_failure(log: logging.Logger, error: BaseException, what: str) -> None:
+    """Log an error's kind and where it rose. Its text may name a patient."""
+    frames = traceback.extract_tb(error.__traceback__)[-_LOGGED_FRAMES:]
+    places = " < ".join(f"{PurePath(f.filename).name}:{f.lineno}" for f in reversed(frames))
+    log.error("%s failed: %s at %s", what, type(error).__name__, places)
+
+
+def counted(number: int, thing: str) -> str:
+    """Let a word agree with its number.
+
+    >>> counted(1, "image"), counted(2, "image")
+    ('1 image', '2 images')
+    """
+    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
+
+
+def some(names: Sequence[str]) -> str:
+    """Name the first of many, and say how many more there are."""
+    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return ", ".join(names[:SHOWN]) + more

@@ -13,8 +13,7 @@ from recap.config import ReadingSettings, validated
 from recap.data.cases import Search, Skipped, find_cases
 from recap.encoders.load import RANDOM
 from recap.encoders.memo import Memo
-from recap.errors import InputError, RecapError, SettingsError
-from recap.extras import require
+from recap.errors import InputError, RecapError, SettingsError, require
 from recap.io.window import parse_window
 from recap.progress import Progress
 from recap.report.previews import write_previews

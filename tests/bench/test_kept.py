@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from made_runs import made_cell, write_cell, write_experiment
-from recap.atomic import write_atomic
+from recap._files import write_atomic
 from recap.bench.compare import summarise_grid
 from recap.bench.kept import (
     CELLS,

@@ -7,6 +7,7 @@ import torch
 
 from quick_encoder import encoder_read_once  # noqa: F401
 from recap.bench import run_cell as module
+from recap.bench import supports
 from recap.bench.cells import Cell, plan_cells
 from recap.bench.kept import read_results, result_file, write_result
 from recap.bench.run import Silent, run_cells
@@ -206,7 +207,7 @@ def test_a_failing_cell_costs_only_itself(cells, domains, tmp_path, monkeypatch)
 def written(monkeypatch):
     """Cells that are not run: their result is one number; those with seed 1 write none."""
 
-    def write(cell, domains, out, exclude, share_heads):
+    def write(cell, domains, out, exclude, share_heads, support):
         if cell.settings.seed != 1:
             write_result(out, cell, {"metrics": {"image_auroc": 0.75}})
 
@@ -239,7 +240,8 @@ def test_cells_of_one_fit_wait_for_it_and_fail_with_it(settings, domains, tmp_pa
     cells = [Cell("recap", n, 2, settings_from_dict(t)) for t in trees for n in names]
     order = []
 
-    def fit_or_load(cell, domains, out, exclude, share_heads):
+    def fit_or_load(cell, domains, out, exclude, share_heads, support):
+        assert len(support.normal) == 2
         assert share_heads
         order.append((cell.dataset, (out / "heads" / cell.fit_name).exists()))
         if cell.dataset == "Chest":
@@ -254,6 +256,29 @@ def test_cells_of_one_fit_wait_for_it_and_fail_with_it(settings, domains, tmp_pa
     assert set(failed) == {cell.name for cell in cells if cell.dataset == "Chest"}
     assert set(failed.values()) == {"chest.png: is damaged."}
     assert len(notes.outcomes) == 6
+
+
+def test_a_support_set_is_drawn_once_for_all_cells(settings, domains, tmp_path, monkeypatch):
+    draws, given, draw_support = [], [], supports.draw_support
+
+    def draw(*arguments, **options):
+        draws.append(arguments)
+        return draw_support(*arguments, **options)
+
+    monkeypatch.setattr(supports, "draw_support", draw)
+    monkeypatch.setattr(module, "run_cell", lambda *arguments: given.append(arguments[-1]))
+    cells = plan_cells(dict.fromkeys(["recap", "nearest"], settings), ["Brain"], [2], [0, 1, 2])
+    run_cells(cells, domains, tmp_path)
+    assert len(given) == 6
+    # `nearest` needs no abnormal image in the pool: that is another draw.
+    assert len(draws) == len({id(support) for support in given}) == 2
+    assert all(sample.path.is_absolute() for support in given for sample in support.normal)
+
+
+def test_a_draw_that_fails_costs_its_own_cells_alone(settings, domains, tmp_path):
+    cells = plan_cells({"recap": settings}, ["Brain"], [2, 50], [0])
+    failed = run_cells(cells, domains, tmp_path)
+    assert list(failed) == [cell.name for cell in cells if cell.shots == 50]
 
 
 @pytest.mark.parametrize("options", [{"engine": "slurm"}, {"ray_address": "auto"}])

@@ -19,7 +19,7 @@ def quick(tiny_folder, monkeypatch):
     )
     monkeypatch.setattr(demo, "resolve_settings", lambda *args: settings)
     monkeypatch.setattr(demo, "write_phantoms", partial(write_phantoms, size_px=70))
-    monkeypatch.setattr(demo, "pull", lambda name, say: say(f"{name} is here."))
+    monkeypatch.setattr(demo, "pull", lambda name, say: say("weights", 0, 0, f"{name} is here"))
 
 
 @pytest.mark.usefixtures("quick")

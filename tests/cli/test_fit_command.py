@@ -4,10 +4,10 @@ import shutil
 import pytest
 
 import recap
+from recap._files import alone
 from recap.data import draw_support
 from recap.data.supports import write_support
 from recap.errors import EXIT_CODES
-from recap.lock import alone
 from recap.methods import training
 from recap.methods.recap.losses import Objective
 from recap.scoring.bundle import read_card

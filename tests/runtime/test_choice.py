@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import recap
-from recap.data.processes import usable_cores
+from recap._process import usable_cores
 from recap.errors import SettingsError
 from recap.runtime import choice, measured
 from recap.runtime.choice import Chosen, choose_runtime, device_for

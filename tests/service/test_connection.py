@@ -13,10 +13,10 @@ pytest.importorskip("fastapi")
 import uvicorn
 from fastapi import HTTPException
 
-from recap.service import run
-from recap.service.connection import Connection
-from recap.service.routes_site import _given_token
+from recap.service import app as application
+from recap.service.app import Connection
 from recap.service.settings import ServerSettings
+from recap.service.site import _given_token
 
 HEAD = b"GET / HTTP/1.1\r\nHost: here\r\n\r\n"
 
@@ -33,7 +33,7 @@ async def app(scope, receive, send):
 @pytest.fixture
 def port(monkeypatch):
     """An application on connections that wait a short while."""
-    monkeypatch.setattr("recap.service.connection.HEAD_SECONDS", 0.5)
+    monkeypatch.setattr("recap.service.app.HEAD_SECONDS", 0.5)
     config = uvicorn.Config(app, http=Connection, lifespan="off", log_config=None)
     server = uvicorn.Server(config)
     with socket.create_server(("127.0.0.1", 0)) as listener:
@@ -83,9 +83,9 @@ def test_the_service_has_such_connections(monkeypatch):
         return SimpleNamespace(run=lambda sockets: None)
 
     app = SimpleNamespace(state=SimpleNamespace(stopping=None))
-    monkeypatch.setattr(run, "_Server", serve)
-    monkeypatch.setattr(run, "create_app", lambda settings: app)
-    run.run_server(ServerSettings(bundles=(), data=Path(), port=0))
+    monkeypatch.setattr(application, "_Server", serve)
+    monkeypatch.setattr(application, "create_app", lambda settings: app)
+    application.run_server(ServerSettings(bundles=(), data=Path(), port=0))
     assert [config.http for config in started] == [Connection]
 
 

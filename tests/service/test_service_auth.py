@@ -3,8 +3,7 @@
 import pytest
 
 from recap.errors import SettingsError
-from recap.service.auth import Gate
-from recap.service.headers import HEADERS
+from recap.service.auth import HEADERS, Gate
 from recap.service.settings import ServerSettings, check_exposure, is_loopback, read_own_token
 from service_calls import API, png, upload
 

@@ -8,11 +8,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from recap._process import Retries
 from recap.errors import InputError, TrainingError
 from recap.methods.registry import resolve_settings
 from recap.progress import silent
-from recap.retries import Retries
-from recap.service import deidentify, fits, inspector, results, scoring, workers
+from recap.service import deidentify, inspector, results, work, workers
 from recap.service.inspector import NO_ROOM_TEXT
 from recap.service.jobs import Jobs
 from recap.service.metrics import Metrics
@@ -25,7 +25,7 @@ def no_room(*arguments, **named):
 
 
 def no_room_in_words(*arguments, **named):
-    """As `recap.atomic.replacing` tells it."""
+    """As `recap._files.replacing` tells it."""
     try:
         no_room()
     except OSError as error:
@@ -40,13 +40,13 @@ def no_room_for_rows(*arguments, **named):
 
 @pytest.mark.parametrize("fail", [no_room, no_room_in_words, no_room_for_rows])
 def test_an_accepted_job_waits_for_room(client, monkeypatch, fail):
-    write, full = scoring.write_case, [True, True]
+    write, full = work.write_case, [True, True]
     monkeypatch.setattr(client.app.state.service.jobs, "no_room", Retries(0.01))
 
     def write_if_there_is_room(*arguments):
         return fail() if full and full.pop() else write(*arguments)
 
-    monkeypatch.setattr(scoring, "write_case", write_if_there_is_room)
+    monkeypatch.setattr(work, "write_case", write_if_there_is_room)
     job = ended(client, upload(client, png()))
     assert (job["status"], job["error"], full) == ("done", "", [])
     (case,) = client.get(f"{API}/jobs/{job['id']}/cases").json()
@@ -55,7 +55,7 @@ def test_an_accepted_job_waits_for_room(client, monkeypatch, fail):
 
 
 def test_a_job_without_room_holds_up_no_other_and_says_what_it_waits_for(client, monkeypatch):
-    write, large, tries = scoring.write_case, [], []
+    write, large, tries = work.write_case, [], []
     monkeypatch.setattr(client.app.state.service.jobs, "no_room", Retries(30))
 
     def write_what_is_small(folder, case, prediction):
@@ -65,7 +65,7 @@ def test_a_job_without_room_holds_up_no_other_and_says_what_it_waits_for(client,
             no_room()
         return write(folder, case, prediction)
 
-    monkeypatch.setattr(scoring, "write_case", write_what_is_small)
+    monkeypatch.setattr(work, "write_case", write_what_is_small)
     first = upload(client, png(1)).json()["id"]
     assert ended(client, upload(client, png(2)), seconds=25)["status"] == "done"
     waiting = client.get(f"{API}/jobs/{first}").json()
@@ -117,7 +117,7 @@ def names_in(folder):
 def test_a_job_that_waits_for_room_can_be_cancelled_and_takes_none(
     client, monkeypatch, volume, tmp_path
 ):
-    monkeypatch.setattr(scoring, "write_case", no_room)
+    monkeypatch.setattr(work, "write_case", no_room)
     job = upload(client, ("scan.nii", volume)).json()["id"]
     folder = tmp_path / "data" / "jobs" / job
     wait_until(lambda: client.get(f"{API}/jobs/{job}").json()["progress"]["stage"] == "no room")
@@ -132,7 +132,7 @@ def test_a_job_that_is_cancelled_as_it_finds_no_room_takes_none(
     client, monkeypatch, volume, tmp_path
 ):
     jobs = client.app.state.service.jobs
-    monkeypatch.setattr(scoring, "write_case", no_room)
+    monkeypatch.setattr(work, "write_case", no_room)
     monkeypatch.setattr(jobs.no_room, "postpone", jobs.cancel)
     job = upload(client, ("scan.nii", volume)).json()["id"]
     wait_until(lambda: jobs.get(job).status == "cancelled" and not jobs._watched)
@@ -187,7 +187,7 @@ def test_a_fit_without_room_is_not_taken_for_a_damaged_one(monkeypatch, tmp_path
     settings = resolve_settings().model_dump(mode="json")
     job = SimpleNamespace(options={"settings": settings, "keep_thumbnails": False})
     with pytest.raises(TrainingError, match="needs"):
-        fits.run_fit(job, tmp_path, tmp_path / "out", "cpu", silent)
+        work.run_fit(job, tmp_path, tmp_path / "out", "cpu", silent)
     assert tries == [tmp_path / "work"]
     assert names_in(tmp_path / "work") == {"tokens.f32"}
 

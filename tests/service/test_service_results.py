@@ -20,8 +20,8 @@ from recap.data.cases import find_cases
 from recap.errors import InputError
 from recap.io import open_file
 from recap.scoring.detector import Detector
-from recap.service.dicom import _then_remove
-from recap.service.scoring import score_job
+from recap.service.download import _then_remove
+from recap.service.work import score_job
 from service_calls import API, ended, png, upload, zipped
 
 
@@ -215,7 +215,7 @@ def test_dicom_results_that_cannot_be_made_leave_no_files(client, tmp_path, monk
 
     path = save_dicom(tmp_path / "x.dcm", np.zeros((32, 32), np.uint8))
     _, address = result_of(client, ("x.dcm", path.read_bytes()))
-    monkeypatch.setattr("recap.service.dicom._write", fail)
+    monkeypatch.setattr("recap.service.download._write", fail)
     with suppress(MemoryError):
         assert client.get(f"{address}/result.dcm.zip").status_code in (422, 500)
     assert list((tmp_path / "data" / "incoming").iterdir()) == []

@@ -14,10 +14,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from recap.atomic import write_atomic
-from recap.bench.supports import Lists, SupportList
+from recap._files import write_atomic
+from recap.bench.supports import Lists, SupportList, Supports
 from recap.config import Section, Settings
-from recap.data import Domain
+from recap.data import Domain, Support
 from recap.data.exclusions import relative_path
 from recap.errors import InputError, SettingsError
 from recap.methods.recap.settings import RecapSettings
@@ -69,6 +69,10 @@ class Cell:
             else {}
         )
         return _digest(replace(self, settings=own, exclude="", on="test")._identity())
+
+    def support(self, supports: Supports) -> Support | None:
+        """Find what it is fitted on; None for zero-shot cells."""
+        return supports.find(self.dataset, self.method, self.shots, self.draw, self.supports)
 
     def _identity(self) -> dict[str, Any]:
         """Without settings at their defaults: a new one must not make old cells strange."""

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from recap.atomic import write_atomic
+from recap._files import write_atomic
 from recap.bench.agreement import Averaged, refuse_mixed
 from recap.bench.notes import Shown, own_notes
 from recap.bench.published import Note

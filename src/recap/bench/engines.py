@@ -17,12 +17,11 @@ from math import ceil
 from pathlib import Path
 from typing import Any
 
+from recap._process import process_pool
 from recap.bench.cells import Cell
-from recap.data import Domain
+from recap.data import Domain, Support
 from recap.data.exclusions import Exclusions
-from recap.data.processes import process_pool
-from recap.errors import InputError, RecapError
-from recap.extras import require
+from recap.errors import InputError, RecapError, require
 from recap.threads import fix_threads
 
 DIED = "its process died twice, the second time alone: out of memory, or killed."
@@ -38,6 +37,8 @@ class Job:
     exclude: Exclusions | None
     threads: int
     share_heads: bool = False
+    support: Support | None = None
+    """What a few-shot cell is fitted on, drawn once for all that share it."""
 
     @property
     def head(self) -> Path:
@@ -50,7 +51,8 @@ class Job:
 
         fix_threads(self.threads)  # and no measurement: a cell comes out the same each time
         try:
-            run_cell(self.cell, self.domains, self.out, self.exclude, self.share_heads)
+            options = (self.exclude, self.share_heads, self.support)
+            run_cell(self.cell, self.domains, self.out, *options)
         except RecapError as error:
             return str(error)
         # A defect in one cell must not cost the others; the trace is what a report needs.

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from recap.atomic import replacing
+from recap._files import replacing
 from recap.bench.cells import Cell
 from recap.bench.kept import refusing_damage, result_file
 from recap.config import ReadingSettings

@@ -18,7 +18,7 @@ from zipfile import BadZipFile
 
 import numpy as np
 
-from recap.atomic import write_atomic
+from recap._files import write_atomic
 from recap.bench.cells import Cell
 from recap.errors import InputError
 from recap.methods.registry import settings_from_dict

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from recap.atomic import write_atomic
+from recap._files import locked, write_atomic
 from recap.bench.cells import Cell
 from recap.bench.kept import (
     CELLS,
@@ -23,7 +23,6 @@ from recap.bench.kept import (
     refusing_damage,
 )
 from recap.errors import InputError
-from recap.lock import locked
 from recap.methods.registry import settings_from_dict
 
 GRID, POOL = "grid", "pool"

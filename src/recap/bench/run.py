@@ -9,10 +9,10 @@ from typing import Any, Protocol
 from recap.bench.cells import Cell, with_sources
 from recap.bench.engines import Job, run_here, run_in_processes
 from recap.bench.kept import is_done, place_of, read_result
-from recap.bench.supports import refuse_other_images, refuse_other_supports
-from recap.data import Domain
+from recap.bench.supports import Supports, refuse_other_images, refuse_other_supports
+from recap.data import Domain, Support
 from recap.data.exclusions import Exclusions
-from recap.errors import SettingsError
+from recap.errors import InputError, SettingsError
 
 
 @dataclass(frozen=True)
@@ -79,11 +79,17 @@ def run_cells(
     cells = with_sources(cells, domains)
     done = [cell for cell in cells if is_done(out, cell)]
     refuse_other_images(_kept(out, done), domains, exclude)
-    refuse_other_supports(_kept(out, done), domains)
+    # The paths must hold in processes that stand elsewhere.
+    here = tuple(replace(domain, root=domain.root.absolute()) for domain in domains)
+    supports = Supports(here)
+    refuse_other_supports(_kept(out, done), domains, supports)
     present = [_outcome(out, cell) for cell in done]
     there = {outcome.cell.name for outcome in present}
     missing = [cell for cell in cells if cell.name not in there]
-    todo = _jobs(missing, domains, out, exclude, share_heads, jobs or 1)
+    todo = [
+        replace(job, support=_support(job.cell, supports))
+        for job in _jobs(missing, here, out, exclude, share_heads, jobs or 1)
+    ]
     desk = _Desk(out, watch)
     watch.planned(cells, present)
     first, rest = _first_fits(todo) if share_heads else (todo, [])
@@ -115,19 +121,25 @@ def _engine(
 
 def _jobs(
     cells: Sequence[Cell],
-    domains: Sequence[Domain],
+    domains: tuple[Domain, ...],
     out: Path,
     exclude: Exclusions | None,
     share_heads: bool,
     workers: int,
 ) -> list[Job]:
-    """Each with its share of this machine; the paths hold in processes that stand elsewhere."""
+    """Give each cell its share of this machine."""
     import torch
 
     threads = max(1, torch.get_num_threads() // max(workers, 1))
-    here = tuple(replace(domain, root=domain.root.absolute()) for domain in domains)
     folder = out.absolute()
-    return [Job(cell, here, folder, exclude, threads, share_heads) for cell in cells]
+    return [Job(cell, domains, folder, exclude, threads, share_heads) for cell in cells]
+
+
+def _support(cell: Cell, supports: Supports) -> Support | None:
+    try:
+        return cell.support(supports)
+    except InputError:  # the cell will tell, and costs only itself
+        return None
 
 
 def _first_fits(todo: Sequence[Job]) -> tuple[list[Job], list[Job]]:

@@ -12,7 +12,7 @@ import torch
 from recap.bench.cells import Cell, noting, work_folder
 from recap.bench.examples import choose_examples, keep_examples, keep_maps, name_of
 from recap.bench.kept import write_result
-from recap.bench.supports import drawn_support, fitted_samples, support_record
+from recap.bench.supports import Supports, fitted_samples, support_record
 from recap.data import Domain, Support
 from recap.data.exclusions import Exclusions
 from recap.data.support import load_support
@@ -29,28 +29,24 @@ from recap.scoring.fit import fit_sources, fit_support
 from recap.types import CLASSES, FloatArray, Prediction, Sample
 
 
-def support_of(cell: Cell, target: Domain) -> Support:
-    """Find the support set of a few-shot cell: that of its list, or drawn."""
-    if cell.supports:
-        return cell.supports.find(target)
-    return drawn_support(target, cell.method, cell.shots, cell.draw)
-
-
 def run_cell(
     cell: Cell,
     domains: Sequence[Domain],
     out: Path,
     exclude: Exclusions | None = None,
     share_heads: bool = False,
+    drawn: Support | None = None,
 ) -> None:
     """Run a cell and keep its result; images that were encoded for another cell are not again.
 
+    `drawn` is its support set, where that is known already.
     With `share_heads` the fitted detector is kept, and serves all cells that differ in the weight
     of the memory alone.
     """
     target = next(domain for domain in domains if domain.name == cell.dataset)
-    samples = _measured_images(cell, target, exclude)  # first: without any, no fit is needed
-    support = fitted_samples(support_of(cell, target), cell.method) if cell.shots else []
+    drawn = drawn or cell.support(Supports([target]))
+    samples = _measured_images(cell, target, drawn, exclude)  # without any, no fit is needed
+    support = fitted_samples(drawn, cell.method) if drawn else []
     encoder = find_method(cell.method).load_encoder(cell.settings.encoder, cell.settings.seed)
     if isinstance(encoder, Encoder):
         encoder.memo = Memo(out / "taps")
@@ -64,10 +60,10 @@ def run_cell(
             _refuse_other_head(detector, support, head)
     else:
         try:
-            detector = _fit(cell, domains, target, encoder, work, tell)
+            detector = _fit(cell, domains, support, encoder, work, tell)
         except OtherFitError:  # left by another version of a library: this cell is its only owner
             shutil.rmtree(work)
-            detector = _fit(cell, domains, target, encoder, work, tell)
+            detector = _fit(cell, domains, support, encoder, work, tell)
         if share_heads:
             detector.save(head)
     fitted = time.monotonic()
@@ -94,18 +90,16 @@ def run_cell(
 def _fit(
     cell: Cell,
     domains: Sequence[Domain],
-    target: Domain,
+    support: Sequence[Sample],
     encoder: Any,
     work: Path,
     progress: Progress,
 ) -> Detector:
     work.mkdir(parents=True, exist_ok=True)
-    where = {"domain": target.name, "work_dir": work, "encoder": encoder, "progress": progress}
+    where = {"domain": cell.dataset, "work_dir": work, "encoder": encoder, "progress": progress}
     if cell.shots == 0:
-        return fit_sources(leave_one_out(domains, target.name), cell.settings, **where)
-    samples = fitted_samples(support_of(cell, target), cell.method)
-    loaded = load_support(samples, cell.settings.reading)
-    return fit_support(loaded, cell.settings, **where)
+        return fit_sources(leave_one_out(domains, cell.dataset), cell.settings, **where)
+    return fit_support(load_support(support, cell.settings.reading), cell.settings, **where)
 
 
 def _refuse_other_head(detector: Detector, support: Sequence[Sample], head: Path) -> None:
@@ -118,9 +112,10 @@ def _refuse_other_head(detector: Detector, support: Sequence[Sample], head: Path
         )
 
 
-def _measured_images(cell: Cell, target: Domain, exclude: Exclusions | None) -> list[Sample]:
+def _measured_images(
+    cell: Cell, target: Domain, support: Support | None, exclude: Exclusions | None
+) -> list[Sample]:
     if cell.on == "pool":
-        support = support_of(cell, target) if cell.shots else None
         left = held_out_pool(target, support)
         if len({sample.abnormal for sample in left}) < 2:
             raise InputError(

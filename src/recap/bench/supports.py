@@ -79,9 +79,48 @@ SupportRecord = Mapping[str, Sequence[str]]
 """Paths from the domain's folder, by class."""
 
 
-def drawn_support(target: Domain, method: str, shots: int, draw: int) -> Support:
-    """What is drawn for a method; it may have abnormal images that the method leaves aside."""
-    return draw_support(target, shots, draw, normal_only=find_method(method).normal_only)
+class Supports:
+    """The support sets of a run, each drawn once for all cells that share it."""
+
+    def __init__(self, domains: Iterable[Domain]) -> None:
+        self._domains = {domain.name: domain for domain in domains}
+        self._drawn: dict[tuple[str, bool, int, int], Support | InputError] = {}
+
+    def draw(self, dataset: str, method: str, shots: int, draw: int) -> Support:
+        """Draw for a method; there may be abnormal images that the method leaves aside."""
+        key = (dataset, find_method(method).normal_only, shots, draw)
+        if key not in self._drawn:
+            try:
+                found: Support | InputError = draw_support(
+                    self._domains[dataset], shots, draw, normal_only=key[1]
+                )
+            except InputError as error:
+                found = error
+            self._drawn[key] = found
+        support = self._drawn[key]
+        if isinstance(support, InputError):
+            raise support
+        return support
+
+    def record(self, dataset: str, method: str, shots: int, draw: int) -> "SupportRecord | None":
+        """Say what a result would keep of a draw; None where it fails: its cells will tell."""
+        try:
+            samples = fitted_samples(self.draw(dataset, method, shots, draw), method)
+        except InputError:
+            return None
+        return support_record(samples, self._domains[dataset])
+
+    def find(
+        self, dataset: str, method: str, shots: int, draw: int, listed: SupportList | None
+    ) -> Support | None:
+        """Find a support set: that of a list, or drawn; zero-shot has none."""
+        if not shots:
+            return None
+        return (
+            listed.find(self._domains[dataset])
+            if listed
+            else self.draw(dataset, method, shots, draw)
+        )
 
 
 def fitted_samples(support: Support, method: str) -> list[Sample]:
@@ -131,23 +170,18 @@ def refuse_other_images(
 
 
 def refuse_other_supports(
-    results: Iterable[tuple[Path, Mapping[str, Any]]], domains: Sequence[Domain]
+    results: Iterable[tuple[Path, Mapping[str, Any]]], domains: Sequence[Domain], supports: Supports
 ) -> None:
     """Refuse few-shot results, with their files, whose support set is not what is drawn now.
 
     Older results do not tell theirs. A list that was given is a part of the cell.
     """
     by_name = {domain.name: domain for domain in domains}
-
-    @cache  # all seeds of a cell have one draw
-    def drawn(dataset: str, method: str, shots: int, draw: int) -> SupportRecord | None:
-        return _drawn(by_name[dataset], method, shots, draw)
-
     for file, result in results:
         cell, then = result["cell"], result.get("support")
         if then is None or cell.get("supports"):
             continue
-        now = drawn(cell["dataset"], cell["method"], cell["shots"], cell["draw"])
+        now = supports.record(cell["dataset"], cell["method"], cell["shots"], cell["draw"])
         if now is not None and now != then:
             gone = [path for label in then for path in then[label] if path not in now[label]]
             raise InputError(
@@ -155,14 +189,6 @@ def refuse_other_supports(
                 f"longer gives: {gone[0] if gone else 'its order'} is not in today's draw. Choose "
                 "another --out; or remove this file, and the others of this data set, to run again."
             )
-
-
-def _drawn(domain: Domain, method: str, shots: int, draw: int) -> SupportRecord | None:
-    try:
-        support = drawn_support(domain, method, shots, draw)
-    except InputError:  # cells that are still to run will tell
-        return None
-    return support_record(fitted_samples(support, method), domain)
 
 
 def _present(domain: Domain, exclude: Exclusions | None) -> Names | None:

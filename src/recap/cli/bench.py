@@ -25,8 +25,7 @@ from recap.cli.bench_options import (
 from recap.cli.bench_speed import speed_command
 from recap.cli.bench_studies import ablate, sweep
 from recap.cli.options import Config, Overrides, OwnPreset
-from recap.errors import InputError, SettingsError
-from recap.words import counted
+from recap.errors import InputError, SettingsError, counted
 
 app = typer.Typer(
     no_args_is_help=True, rich_markup_mode=None, help="Run a grid of experiments; print its tables."

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from recap.bench.cells import Cell, how_far
 from recap.bench.run import Outcome, Watcher
 from recap.cli.bars import STAGES
-from recap.words import counted
+from recap.errors import counted
 
 if TYPE_CHECKING:
     from rich.text import Text

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from recap.atomic import write_atomic
+from recap._files import write_atomic
 from recap.cli.bars import bars
 from recap.cli.options import Config, Device, Overrides, OwnPreset, RandomWeights, settings_from
 

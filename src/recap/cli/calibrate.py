@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from recap.atomic import check_place
+from recap._files import check_place
 from recap.cli.bars import bars
 from recap.cli.options import Axis, Device, RandomWeights, Runtime, Window
 from recap.cli.words import printable
@@ -143,8 +143,8 @@ def _stale_graphs(folder: Path, calibration: "Calibration") -> list[str]:
 
 
 def _summary(calibration: "Calibration", domain: "DomainRange | None") -> list[str]:
+    from recap.errors import counted
     from recap.scoring.conformal import percent
-    from recap.words import counted
 
     n, diseased = len(calibration.normal_scores), len(calibration.abnormal_scores or ())
     lines = [f"Normal: {n}   abnormal: {diseased}   kind: {calibration.kind}"]

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from recap.cli.bars import bars
 from recap.cli.options import RandomWeights
 from recap.errors import RecapError
 
@@ -37,10 +38,10 @@ def export_command(
     if int8 != (calibration is not None):
         raise RecapError("--int8 and --calibration DIR belong together: give both or neither.")
 
-    def report(step: str) -> None:
-        typer.echo(step, err=True)
-
-    record = export(bundle, to, int8=calibration, random_weights=random_weights, progress=report)
+    with bars() as report:
+        record = export(
+            bundle, to, int8=calibration, random_weights=random_weights, progress=report
+        )
     _summarise(bundle, record)
 
 

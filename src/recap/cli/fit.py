@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from recap.atomic import check_place, make_folder
+from recap._files import alone, check_place, make_folder
 from recap.cli.bars import bars
 from recap.cli.options import (
     Config,
@@ -20,9 +20,7 @@ from recap.cli.options import (
     check_window,
     method_settings,
 )
-from recap.errors import RecapError
-from recap.lock import alone
-from recap.words import counted
+from recap.errors import RecapError, counted
 
 if TYPE_CHECKING:
     from recap.config import Settings

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from recap._files import read_token
 from recap.cli.ending import SIGNALS
 from recap.cli.options import Device, RandomWeights
 from recap.errors import SettingsError
-from recap.token_file import read_token
 
 if TYPE_CHECKING:
     from recap.service.pacs.send import Destination

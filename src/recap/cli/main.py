@@ -5,8 +5,8 @@ from typing import Annotated
 
 import typer
 
-from recap.allocator import keep_freed_memory
-from recap.atomic import in_words
+from recap._files import error_message
+from recap._process import collect_seldom, keep_freed_memory
 from recap.cli import (
     bench,
     calibrate,
@@ -25,7 +25,6 @@ from recap.cli import (
 )
 from recap.cli.ending import REASONS, orderly_end
 from recap.cli.words import printable
-from recap.collector import collect_seldom
 from recap.errors import EXIT_CODES, RecapError, code_of
 
 app = typer.Typer(
@@ -82,7 +81,7 @@ def main() -> None:
         with orderly_end():
             app()
     except (RecapError, OSError) as error:  # OSError: a full disk, a folder without permission
-        reason = in_words(error) if isinstance(error, OSError) else str(error)
+        reason = error_message(error) if isinstance(error, OSError) else str(error)
         print("recap: error:", printable(reason, keep="\n"), file=sys.stderr)
         sys.exit(EXIT_CODES[code_of(error)])
     except SystemExit as end:  # of Ctrl-C too: typer makes an exit of it, without a word

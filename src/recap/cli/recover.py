@@ -28,15 +28,14 @@ def recover_command(
     restored from an older copy. Without an option nothing is changed. Scored jobs come back as they
     were; jobs without a result are scored again, as their end is not known.
     """
-    from recap.errors import SettingsError
-    from recap.extras import require
+    from recap.errors import SettingsError, require
 
     if adopt and remove:
         raise SettingsError("Choose one of --adopt and --remove.")
     require("fastapi", "server")
+    from recap.errors import counted
     from recap.service.recovery import adopt as adopt_all
     from recap.service.recovery import open_to_recover, remove_all, strays
-    from recap.words import counted
 
     store = open_to_recover(data, replace_damaged=adopt)
     try:

@@ -9,8 +9,7 @@ import typer
 from recap.cli.bars import bars
 from recap.cli.options import Axis, Device, RandomWeights, Runtime, Window
 from recap.cli.words import printable
-from recap.errors import InputError, SettingsError
-from recap.words import counted
+from recap.errors import InputError, SettingsError, counted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

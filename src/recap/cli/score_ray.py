@@ -13,14 +13,14 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from recap._files import scratch_folder
+from recap._process import usable_cores
 from recap.bench.engines import connect, machine_count, share_of_cluster
 from recap.data.cases import Found
-from recap.data.processes import usable_cores
 from recap.errors import RecapError
 from recap.progress import Progress, silent
 from recap.results.table import Shard
 from recap.score_request import ScoreRequest, Scoring
-from recap.scratch import scratch_folder
 
 SHARDS_PER_WORKER = 4
 """More than one, so that a fast worker takes over from a slow one."""

@@ -6,13 +6,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
+from recap._archive import unpack_archive
 from recap.config import ReadingSettings
 from recap.data.folder import name_some, natural_key
 from recap.data.names import IMAGE_SUFFIXES
 from recap.data.unread_formats import is_unread_image
 from recap.data.walk import is_output, walk
-from recap.errors import InputError
-from recap.fetch import unpack_archive
+from recap.errors import InputError, counted
 from recap.io.budget import BUDGET
 from recap.io.case import Case
 from recap.io.nifti import nifti_pair
@@ -20,7 +20,6 @@ from recap.io.raster import TILES, raster_px
 from recap.io.read import open_file
 from recap.io.reasons import not_there
 from recap.io.sniff import Format, sniff
-from recap.words import counted
 
 if TYPE_CHECKING:
     from recap.io.dicom_series import Series

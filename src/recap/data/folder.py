@@ -6,16 +6,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from recap._download import sha256_of
 from recap.data.names import bare_name
 from recap.data.other_kinds import owner_name, refuse_masks_among, refuse_other_kind
 from recap.data.unread_formats import is_unread_image
 from recap.data.walk import walk
-from recap.errors import InputError
-from recap.fetch import sha256_of
+from recap.errors import InputError, counted, some
 from recap.io.reasons import not_there
 from recap.io.sniff import sniff
 from recap.types import Sample
-from recap.words import counted, some
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp", ".webp")
 DICOM_SUFFIXES = (".dcm", ".dicom")

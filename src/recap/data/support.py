@@ -16,13 +16,12 @@ from recap.config import ReadingSettings
 from recap.data.folder import folder_samples
 from recap.data.inspect import LOOKS_LIKE_MASK, MARKS_NOTHING, looks_like_mask
 from recap.data.supports import support_hashes
-from recap.errors import InputError
+from recap.errors import InputError, counted
 from recap.io import image_from_array, mask_from_array, read_image
 from recap.io.raster import read_mask_of, refuse_one_image
 from recap.io.resize import SquareResize
 from recap.io.window import parse_window
 from recap.types import CLASSES, BoolArray, Image, Sample
-from recap.words import counted
 
 Picture = str | Path | np.ndarray | PillowImage.Image | Image
 Pictures = str | Path | np.ndarray | Iterable[Picture]

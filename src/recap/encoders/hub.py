@@ -7,13 +7,13 @@ import shutil
 import socket
 import threading
 import urllib.request
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 from recap.errors import WeightsError
+from recap.progress import Progress
 
 CONFIG_FILE = "config.json"
 WEIGHTS_FILE = "model.safetensors"
@@ -72,9 +72,7 @@ def endpoint() -> str:
     return (os.environ.get("HF_ENDPOINT") or constants.ENDPOINT).rstrip("/")
 
 
-def download(
-    hub_id: str, revision: str | None, folder: Path, progress: Callable[[str], None]
-) -> Downloaded:
+def download(hub_id: str, revision: str | None, folder: Path, progress: Progress) -> Downloaded:
     """Fetch configuration and weights, and nothing else, into a folder."""
     from huggingface_hub import errors, get_hf_file_metadata, hf_hub_url
 
@@ -87,7 +85,7 @@ def download(
         _fetch(hub_id, CONFIG_FILE, commit, folder)
         for file in (PREPROCESSOR_FILE, *_files_for_text(folder)):
             _fetch_if_there(hub_id, file, commit, folder)
-        progress(f"{hub_id}: {WEIGHTS_FILE}, {(stated.size or 0) / 1e6:.0f} MB")
+        progress("weights", 0, 0, f"{hub_id}: {WEIGHTS_FILE}, {(stated.size or 0) / 1e6:.0f} MB")
         _fetch(hub_id, WEIGHTS_FILE, commit, folder)
     except errors.RemoteEntryNotFoundError as error:
         raise WeightsError(_no_safetensors(hub_id, revision)) from error

@@ -5,9 +5,9 @@ import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from recap.atomic import write_atomic
+from recap._download import sha256_of
+from recap._files import write_atomic
 from recap.errors import InputError
-from recap.fetch import sha256_of
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,7 @@ from recap.encoders.hub import CONFIG_FILE
 from recap.encoders.normalisation import Normalisation, normalisation_of
 from recap.encoders.registry import find
 from recap.encoders.weights import locate
-from recap.errors import WeightsError
-from recap.words import counted
+from recap.errors import WeightsError, counted
 
 if TYPE_CHECKING:
     from recap.encoders.vit import Encoder, Family

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from recap.atomic import replacing
+from recap._files import replacing
 from recap.encoders.load import RANDOM
 from recap.encoders.seen_through import seen_through
 from recap.errors import InputError

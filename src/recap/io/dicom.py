@@ -4,8 +4,7 @@ from io import BytesIO
 from pathlib import Path
 
 from recap.config import ReadingSettings
-from recap.errors import InputError, RecapError
-from recap.extras import require
+from recap.errors import InputError, RecapError, require
 from recap.io.case import Case, DicomFrame, LazyImages
 from recap.io.dicom_file import DicomFile, careful, open_file
 from recap.io.dicom_geometry import Plane, why_no_grid

@@ -12,8 +12,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from recap.errors import InputError
-from recap.extras import require
+from recap.errors import InputError, require
 from recap.io.dicom_codestream import FrameHead, has_boxes, j2k_head, jpeg_head
 from recap.io.dicom_jpeg import decode_lossless
 from recap.io.raster import MAX_PIXELS

@@ -14,8 +14,7 @@ from typing import IO, Any, Literal
 
 from numpy.typing import NDArray
 
-from recap.errors import InputError
-from recap.extras import require
+from recap.errors import InputError, require
 from recap.io.budget import BUDGET
 from recap.io.dicom_decode import BIG, EXPORT_AGAIN, IMPLICIT, LITTLE, Layout, decode_frame
 from recap.io.dicom_display import Display, display_of

@@ -13,10 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from recap.atomic import replacing
+from recap._files import replacing
 from recap.config import Axis
-from recap.errors import InputError
-from recap.extras import require
+from recap.errors import InputError, require
 from recap.io.volume import Grid, Volume, grid_for
 from recap.io.voxels import (
     UNPACK_ERRORS,

@@ -13,8 +13,7 @@ from typing import IO, Any, cast
 import numpy as np
 
 from recap.config import Axis
-from recap.errors import InputError
-from recap.extras import require
+from recap.errors import InputError, require
 from recap.io.nrrd_space import Header, affine_ras, spatial_axes
 from recap.io.volume import Volume, grid_for
 from recap.io.voxels import (

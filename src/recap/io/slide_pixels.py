@@ -13,8 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image as PillowImage
 
-from recap.errors import InputError
-from recap.extras import require
+from recap.errors import InputError, require
 from recap.io.budget import BUDGET
 from recap.io.reasons import not_there
 

@@ -10,7 +10,7 @@ from safetensors.torch import save
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from recap.atomic import write_atomic
+from recap._files import write_atomic
 from recap.errors import OtherFitError, TrainingError
 
 FINGERPRINT = "fingerprint"

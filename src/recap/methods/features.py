@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from recap.atomic import write_atomic
+from recap._files import write_atomic
 from recap.encoders.vit import Encoder
 from recap.errors import TrainingError
 from recap.pipeline import side_by_side

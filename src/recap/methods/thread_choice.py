@@ -14,10 +14,9 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from recap.atomic import write_atomic
+from recap._files import locked, write_atomic
 from recap.encoders.weights import cache_dir
 from recap.errors import InputError
-from recap.lock import locked
 from recap.threads import threads_are_given
 
 FILE = "training-threads.json"

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from PIL import Image as Pillow
 from PIL import ImageDraw, ImageFont
 
-from recap.extras import require
+from recap.errors import require
 from recap.report.dicom_identity import NOTICE, Maker
 from recap.report.dicom_source import Source, SourceFrame, reference
 from recap.report.overlay import overlay

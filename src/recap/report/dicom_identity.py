@@ -7,7 +7,7 @@ from itertools import count
 from typing import Any, Literal
 
 from recap import __version__
-from recap.extras import require
+from recap.errors import require
 from recap.io.dicom_own import MAKER, MODEL
 
 # ASCII, so that it can be written in whatever characters the source uses.

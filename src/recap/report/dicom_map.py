@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from recap.extras import require
+from recap.errors import require
 from recap.report.dicom_identity import NOTICE, Maker, code
 from recap.report.dicom_source import Source, name_sources
 from recap.types import FloatArray

@@ -3,7 +3,7 @@
 import re
 from typing import Any
 
-from recap.extras import require
+from recap.errors import require
 from recap.io.dicom_tags import numbers, text
 
 _DATES, _TIMES = ("PatientBirthDate", "StudyDate"), ("StudyTime",)

@@ -19,9 +19,8 @@ from typing import Any
 
 import numpy as np
 
-from recap.atomic import replacing
-from recap.errors import InputError, RecapError
-from recap.extras import require
+from recap._files import replacing
+from recap.errors import InputError, RecapError, require
 from recap.io.case import Case
 from recap.io.no_warnings import no_warnings
 from recap.report.dicom_capture import capture

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from recap import __version__
-from recap.extras import require
+from recap.errors import require
 from recap.io.dicom_own import MAKER, MODEL
 from recap.report.dicom_findings import Finding, Labels
 from recap.report.dicom_identity import NOTICE, Maker, standard_code

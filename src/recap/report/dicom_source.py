@@ -15,8 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from recap.errors import InputError
-from recap.extras import require
+from recap.errors import InputError, require
 from recap.io.case import Case, DicomFrame
 from recap.io.dicom_file import careful, open_file
 from recap.io.dicom_geometry import SAME_PLACE_MM, geometry_of, plane_of, same_frame

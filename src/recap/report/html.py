@@ -5,10 +5,10 @@ from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
 
-from recap.atomic import write_atomic
+from recap._files import write_atomic
+from recap.errors import counted
 from recap.report.document import definitions, document, png_source
 from recap.report.page_style import STYLE
-from recap.words import counted
 
 DISCLAIMER = (
     "<strong>Research software, not a medical device.</strong> Scores and maps point at image "

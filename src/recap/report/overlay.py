@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from PIL import Image as Pillow
 from PIL import ImageDraw, ImageFont
 
-from recap.atomic import write_atomic
+from recap._files import write_atomic
 from recap.errors import InputError, SettingsError
 from recap.report.quick_png import quick_png
 from recap.types import BoolArray, FloatArray, Image

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from recap.atomic import write_atomic
+from recap._files import write_atomic
 from recap.config import ReadingSettings
 from recap.data.cases import Found
 from recap.errors import RecapError

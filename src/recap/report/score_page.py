@@ -13,7 +13,8 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from recap.atomic import write_atomic
+from recap._files import write_atomic
+from recap.errors import counted
 from recap.report.document import definitions, document, png_source
 from recap.report.html import DISCLAIMER, LEGEND_ALT, SCALE_NOTE
 from recap.report.overlay import encode_png, legend
@@ -24,7 +25,6 @@ from recap.report.score_page_script import SCRIPT
 from recap.report.score_page_style import PAGE_STYLE
 from recap.report.score_page_table import DECISIONS, STATES, case_table, state_of
 from recap.report.scored_folder import ScoredFolder
-from recap.words import counted
 
 PAGE = "report.html"
 MAX_PICTURE_BYTES = 48 * 2**20

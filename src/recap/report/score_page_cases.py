@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
+from recap.errors import counted
 from recap.report.document import png_source
 from recap.report.score_page_table import aligned, chip, number
 from recap.report.score_page_why import why_block
 from recap.report.scored_folder import Preview, RegionRow
 from recap.results.table import Row
-from recap.words import counted
 
 LISTED_REGIONS = 12
 

@@ -53,7 +53,7 @@ def _nearest(why: dict[str, Any], support: bytes | None) -> str:
         place = f" at x {x}, y {y}"
     text = (
         f"<p>Nearest normal patch: <bdi class='name'>{escape(str(origin['name']))}</bdi>{place}"
-        f"{' (an augmented copy of it)' if origin.get('copy') else ''}; {distance}.</p>"
+        f"; {distance}.</p>"
     )
     if support is None:
         return text

@@ -7,10 +7,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from recap.atomic import in_words, make_folder
+from recap._files import error_message, make_folder
 from recap.data.cases import Found
-from recap.errors import InputError, RecapError
-from recap.extras import require
+from recap.errors import InputError, RecapError, require
 from recap.io import Case
 from recap.io.sniff import sniff
 from recap.report.case_overlay import case_overlay
@@ -146,4 +145,4 @@ def _told() -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise InputError(in_words(error)) from error
+        raise InputError(error_message(error)) from error

@@ -23,13 +23,12 @@ from typing import Protocol
 
 import numpy as np
 
-from recap.atomic import replacing, write_atomic
+from recap._download import sha256_of
+from recap._files import alone, replacing, write_atomic
 from recap.config import ReadingSettings
 from recap.data.cases import ALONE_BYTES, SCORING_BYTES, Found
 from recap.errors import InputError, RecapError
-from recap.fetch import sha256_of
 from recap.io import Case
-from recap.lock import alone
 from recap.pipeline import Behind
 from recap.progress import Progress, silent
 from recap.results.manifest import Manifest

@@ -9,10 +9,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from recap.atomic import write_atomic
+from recap._download import sha256_of
+from recap._files import write_atomic
 from recap.config import ReadingSettings
 from recap.errors import InputError
-from recap.fetch import sha256_of
 from recap.results.table import MANIFEST, TABLE, WHOLE, Row, Shard, all_of
 from recap.scoring.bundle import library_versions
 from recap.scoring.detector import Detector

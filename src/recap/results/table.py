@@ -17,7 +17,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import IO
 
-from recap.atomic import replacing
+from recap._files import replacing
 from recap.data.text_names import as_text, from_text
 from recap.errors import InputError, SettingsError
 from recap.scoring.calibration import verdict, warned

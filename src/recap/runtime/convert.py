@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from recap.extras import require
+from recap.errors import require
 from recap.runtime import onnx as onnx_runtime
 from recap.runtime import openvino as openvino_runtime
 from recap.runtime.graph import INPUT

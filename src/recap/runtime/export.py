@@ -2,15 +2,15 @@
 
 import contextlib
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from recap.atomic import write_atomic
-from recap.errors import BundleError, InputError, RecapError
-from recap.extras import require
+from recap._files import write_atomic
+from recap.errors import BundleError, InputError, RecapError, require
+from recap.progress import Progress, silent
 from recap.runtime.check import (
     ALLOWED,
     check_pixels,
@@ -41,7 +41,6 @@ from recap.scoring.bundle_folder import Bundle
 from recap.scoring.detector import Detector
 from recap.types import FloatArray
 
-Progress = Callable[[str], None]
 _PACKAGES = (
     *("recap-ad", "torch", "transformers", "onnx", "onnxscript"),
     *("onnxruntime", "openvino", "nncf"),
@@ -57,7 +56,7 @@ def export_bundle(
     folder: str | Path,
     to: Target,
     calibration: Path | None = None,
-    progress: Progress = lambda step: None,
+    progress: Progress = silent,
 ) -> ExportRecord:
     """Write the graph of a detector into its bundle, a folder, and return its record.
 
@@ -75,11 +74,11 @@ def export_bundle(
         graph = _onnx_graph(detector, decisions, bundle, Path(scratch), to, progress)
         fresh = graph.folder
         if to == "openvino":
-            progress(f"Converting it for {kind}")
+            progress("export", 0, 0, f"Converting it for {kind}")
             fresh = _convert(graph, Path(scratch) / kind, images)
         made = Bundle(scratch)
         record = _record(detector, decisions, kind, graph, file_digests(made, kind))
-        progress("Comparing it with torch")
+        progress("export", 0, 0, "Comparing it with torch")
         record = _checked(detector, decisions, open_graph(made, kind, record), record, images)
         write_atomic(fresh / RECORD, record.model_dump_json(indent=2) + "\n")
         bundle.put_folder(fresh, kind, Path(scratch) / "old")
@@ -116,10 +115,10 @@ def _onnx_graph(
                 for name, content in read_graph(bundle, "onnx", known).items():
                     write_atomic(folder / name, content)
                 return _OnnxGraph(folder, known.outputs, known.opset)
-    progress("Tracing the detector")
+    progress("export", 0, 0, "Tracing the detector")
     names = output_names(detector.model, decisions)
     program = trace(detector.model, decisions)
-    progress("Writing the graph as ONNX")
+    progress("export", 0, 0, "Writing the graph as ONNX")
     return _OnnxGraph(folder, names, write_onnx(program, names, folder))
 
 

@@ -4,7 +4,7 @@ import platform
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from recap.data.processes import usable_cores
+from recap._process import usable_cores
 
 PACKAGES = ("torch", "onnxruntime", "openvino")
 

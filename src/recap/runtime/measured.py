@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from recap.atomic import write_atomic
+from recap._files import write_atomic
 from recap.encoders.cache import cache_dir
 from recap.errors import InputError
 from recap.runtime.check import ALLOWED, largest_differences

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from recap.extras import require
+from recap.errors import require
 from recap.runtime.cores import Cores
 from recap.runtime.graph import INPUT
 from recap.runtime.record import ExportRecord

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from recap.extras import require
+from recap.errors import require
 from recap.runtime.cores import Cores
 from recap.runtime.record import ExportRecord
 from recap.scoring.arrays import Arrays, join, named_arrays

@@ -7,14 +7,12 @@ from typing import Any
 
 import numpy as np
 
+from recap._files import scratch_folder
 from recap.data.cases import Found, find_cases
-from recap.errors import InputError
-from recap.extras import require
+from recap.errors import InputError, counted, require
 from recap.runtime.quiet import quiet
 from recap.scoring.detector import Detector
-from recap.scratch import scratch_folder
 from recap.types import FloatArray
-from recap.words import counted
 
 MOST_IMAGES = 128
 _FEWEST = 4

@@ -19,7 +19,7 @@ from pydantic import (
     field_validator,
 )
 
-from recap.atomic import check_place, in_words, write_atomic
+from recap._files import check_place, error_message, write_atomic
 from recap.config import ReadingSettings, Settings
 from recap.errors import BundleError, SettingsError
 from recap.io.reasons import not_there
@@ -175,7 +175,7 @@ def _replace(folder: Path, partial: Path) -> None:
 
 
 def _remove(leftover: Path) -> None:
-    """Remove what an earlier save left behind; earlier versions also left links."""
+    """Remove what lies in the way of a save, such as what a killed one left; of a link, itself."""
     if leftover.is_symlink():
         leftover.unlink()
     elif leftover.exists():
@@ -209,7 +209,7 @@ def read_card(folder: Path) -> Card:
     except RecursionError as error:
         raise BundleError(f"{path} is damaged (nested too deep). {COPY_AGAIN}") from error
     except PermissionError as error:
-        raise BundleError(in_words(error)) from error
+        raise BundleError(error_message(error)) from error
     except (ValidationError, SettingsError, ValueError, OSError) as error:
         raise BundleError(f"{path} is damaged ({_first(error)}). {COPY_AGAIN}") from error
 
@@ -253,7 +253,7 @@ def read_tensors(folder: Path, card: Card) -> "dict[str, Tensor]":
         content = bundle.read(TENSORS)
         tensors = load(content)
     except PermissionError as error:
-        raise BundleError(in_words(error)) from error
+        raise BundleError(error_message(error)) from error
     except (OSError, SafetensorError, KeyError, ValueError) as error:  # KeyError: an unknown type
         raise BundleError(f"{path} is missing or damaged ({error}). {COPY_AGAIN}") from error
     digest = sha256(content).hexdigest()

@@ -9,13 +9,14 @@ from typing import Any
 
 import numpy as np
 
+from recap._download import sha256_of
+from recap._files import scratch_folder
 from recap.config import ReadingSettings
 from recap.data.cases import Found, find_cases
 from recap.data.folder import name_some
 from recap.data.other_kinds import refuse_masks_among, refuse_other_kind
 from recap.data.patients import patient_of
-from recap.errors import InputError, RecapError
-from recap.fetch import sha256_of
+from recap.errors import InputError, RecapError, counted
 from recap.io import Case, image_from_array
 from recap.io.case import CaseKind
 from recap.io.raster import refuse_one_image
@@ -32,9 +33,7 @@ from recap.scoring.detector import Detector
 from recap.scoring.domain_guard import domain_range
 from recap.scoring.operating_points import PointName
 from recap.scoring.predict import predict
-from recap.scratch import scratch_folder
 from recap.types import FloatArray, Image, Prediction
-from recap.words import counted
 
 
 @dataclass(frozen=True)

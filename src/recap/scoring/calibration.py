@@ -7,13 +7,12 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from recap.config import ReadingSettings, Section
-from recap.errors import SettingsError
+from recap.errors import SettingsError, counted
 from recap.io.case import CaseKind
 from recap.scoring.conformal import p_value, percent, rate_interval, smallest_rate, threshold_at
 from recap.scoring.operating_points import OperatingPoint, PointName, operating_points
 from recap.scoring.platt import fit_logistic, probability_of
 from recap.types import Decision, DomainCheck
-from recap.words import counted
 
 DEFAULT_FPR, DEFAULT_SENSITIVITY = 0.05, 0.95
 Source = Literal["held-out", "leave-one-out"]

@@ -10,11 +10,11 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
+from recap._download import sha256_of
 from recap.config import ReadingSettings
 from recap.data.benchmark import Domain
 from recap.data.exclusions import Exclusions
 from recap.errors import InputError
-from recap.fetch import sha256_of
 from recap.io import Case, read_image
 from recap.io.raster import read_mask_of
 from recap.io.resize import SquareResize

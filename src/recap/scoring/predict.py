@@ -17,11 +17,10 @@ from typing import TYPE_CHECKING, Generic, Literal, NamedTuple, Protocol, TypeVa
 
 import torch
 
+from recap._process import usable_cores
 from recap.config import ReadingSettings
 from recap.data.cases import SCORING_BYTES
-from recap.data.processes import usable_cores
-from recap.errors import InputError, RecapError
-from recap.extras import require
+from recap.errors import InputError, RecapError, require
 from recap.io import Case
 from recap.io.budget import BUDGET
 from recap.io.raster import TILES

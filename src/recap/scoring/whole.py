@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from recap.atomic import replacing
+from recap._files import replacing
 from recap.errors import InputError
 from recap.io import Case
 from recap.io.slide import pitch_px

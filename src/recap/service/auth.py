@@ -1,20 +1,92 @@
-"""Who may ask: a token, or the cookie that a viewer got for it; and no other page's browser."""
+"""Who may ask, and how much: tokens, the cookies that viewers get for them, and limits.
+
+Other pages' browsers may not ask at all, and every answer has headers by which browsers run our own
+scripts only, embed nothing, and keep no data.
+"""
 
 import hashlib
 import hmac
 import secrets
+import threading
 import time
+from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
 from urllib.parse import urlsplit
 
 from fastapi import HTTPException, Request
+from starlette.datastructures import MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from recap.service.limits import Rate
 from recap.service.settings import ServerSettings, is_loopback
 
 COOKIE = "recap_session"
 SESSION_SECONDS = 12 * 3600
 WRONG_TOKENS_PER_MINUTE = 20
 _SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
+MOST_CLIENTS = 4096
+CONTENT_SECURITY_POLICY = "; ".join(
+    [
+        "default-src 'none'",
+        "script-src 'self'",
+        "style-src 'self'",
+        "img-src 'self' blob: data:",
+        "connect-src 'self'",
+        "font-src 'self'",
+        "worker-src 'self'",
+        "form-action 'self'",
+        "base-uri 'none'",
+        "frame-ancestors 'none'",
+    ]
+)
+HEADERS = {
+    "Content-Security-Policy": CONTENT_SECURITY_POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
+}
+
+
+class Rate:
+    """So many calls a minute for each client; half a minute's worth may come at once."""
+
+    def __init__(self, per_minute: int) -> None:
+        self._per_second = per_minute / 60
+        self._most = max(1.0, per_minute / 2)
+        self._left: OrderedDict[str, tuple[float, float]] = OrderedDict()
+        self._guard = threading.Lock()
+
+    def wait_seconds(self, client: str, now: float | None = None) -> float:
+        """Count one call; 0 if it may go on, else when to come back."""
+        now = time.monotonic() if now is None else now
+        with self._guard:
+            left, then = self._left.pop(client, (self._most, now))
+            left = min(self._most, left + (now - then) * self._per_second)
+            self._left[client] = (max(left - 1, 0) if left >= 1 else left, now)
+            # The clients that were away the longest are forgotten: they have all calls left.
+            while len(self._left) > MOST_CLIENTS:
+                self._left.popitem(last=False)
+        return 0.0 if left >= 1 else (1 - left) / self._per_second
+
+
+class Places:
+    """A number of places; whoever finds none comes back later rather than waiting in line."""
+
+    def __init__(self, count: int) -> None:
+        self._free = threading.Semaphore(count)
+
+    @contextmanager
+    def taken(self) -> Iterator[bool]:
+        """Hold a place; false if there is none."""
+        held = self._free.acquire(blocking=False)
+        try:
+            yield held
+        finally:
+            if held:
+                self._free.release()
 
 
 class Gate:
@@ -30,23 +102,23 @@ class Gate:
         self._wrong = Rate(WRONG_TOKENS_PER_MINUTE)
 
     def is_token(self, given: str) -> bool:
-        """Whether a token is the right one; how long that takes tells nothing about it."""
+        """Compare a token with the right one; the time that it takes tells nothing about it."""
         return hmac.compare_digest(_digest(given.encode("utf-8", "replace")), self._digest)
 
     def new_session(self) -> str:
-        """A cookie's value: random, dated and signed."""
+        """Make a cookie's value: random, dated and signed."""
         content = f"{secrets.token_hex(16)}.{int(time.time()) + SESSION_SECONDS}"
         return f"{content}.{self._sign(content)}"
 
     def is_session(self, cookie: str) -> bool:
-        """Whether a cookie was given out here and is still good."""
+        """Tell if a cookie was given out here and is still good."""
         content, _, signature = cookie.rpartition(".")
         if not hmac.compare_digest(signature.encode(), self._sign(content).encode()):
             return False
         return int(content.rpartition(".")[2]) > time.time()
 
     def admits(self, request: Request) -> bool:
-        """Whether a request carries the token or a session; a wrong token is counted."""
+        """Tell if a request carries the token or a session; a wrong token is counted."""
         if not self.needs_token:
             return True
         scheme, _, given = request.headers.get("authorization", "").partition(" ")
@@ -106,9 +178,31 @@ class Gate:
 
 
 def client_of(request: Request) -> str:
-    """Whom limits are counted for."""
+    """Name the client whose calls are counted."""
     return request.client.host if request.client else ""
 
 
 def _digest(value: bytes) -> bytes:
     return hashlib.sha256(value).digest()
+
+
+class SecurityHeaders:
+    """Adds the headers to whatever is answered, errors included."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                headers.update(HEADERS)
+                headers.setdefault("Cache-Control", "no-store")
+            await send(message)
+
+        await self._app(scope, receive, send_with_headers)

@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 from PIL import Image as Pillow
 
 from recap.data.names import IMAGE_SUFFIXES
-from recap.errors import InputError, RecapError, is_full
-from recap.extras import require
+from recap.errors import InputError, RecapError, is_full, require
 from recap.io import open_file
 from recap.io.budget import BUDGET
 from recap.io.dicom_decode import BIG, IMPLICIT, LITTLE
@@ -146,7 +145,7 @@ def _syntax(source: Any) -> str:
 
 
 def _sop_class(source: Any) -> str:
-    """What kind of object it is; a DICOMDIR says so in the file meta alone."""
+    """Read the kind of an object; a DICOMDIR tells it in the file meta alone."""
     named = source.get("SOPClassUID") or source.file_meta.get("MediaStorageSOPClassUID")
     return named or "1.2.840.10008.5.1.4.1.1.7"
 

@@ -1,25 +1,39 @@
-"""A whole result as one zip, made while it is being sent."""
+"""Zips that are made while they are sent: results, also as DICOM, and bundles."""
 
 import csv
 import io
 import re
+import shutil
+import tempfile
+import threading
+import weakref
 import zipfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from functools import partial
+from importlib.util import find_spec
 from io import BufferedReader
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from fastapi import HTTPException
+
+from recap.errors import RecapError
+from recap.io import Case
 from recap.report.score_page_table import cell_text
 from recap.results.table import columns_of, number_text
 from recap.scoring.bundle_folder import Bundle
-from recap.service.results import MAPS, RESULT, VOLUME, Result
-from recap.types import Decision, DomainCheck
+from recap.service.bundles import Bundles
+from recap.service.jobs import Job, Jobs
+from recap.service.placing import job_cases
+from recap.service.results import MAPS, RESULT, VOLUME, Result, reading_of_result
+from recap.types import Decision, DomainCheck, Prediction, Region
 
 Content = bytes | Path | Callable[[], AbstractContextManager[BufferedReader]]
 """What a zip holds under a name: bytes, a file, or what opens one when its turn comes."""
 _BLOCK = 2**18
+_ONE_AT_A_TIME = threading.Lock()
 # Those of `recap score` that hold without its folders, in its order.
 _COLUMNS = [
     *("case", "status", "kind", "images", "score", "score_prototype", "score_memory", "p_value"),
@@ -28,7 +42,7 @@ _COLUMNS = [
 
 
 class _Pipe(io.RawIOBase):
-    """What a zip writes, to be taken away block by block."""
+    """A file for a zip to be written into, taken away block by block."""
 
     def __init__(self) -> None:
         self._blocks: list[bytes] = []
@@ -47,7 +61,7 @@ class _Pipe(io.RawIOBase):
 
 
 def zip_files(files: Iterable[tuple[str, Content]]) -> Iterator[bytes]:
-    """A zip of files and bytes under the given names, block by block."""
+    """Pack files and bytes under the given names, block by block."""
     pipe = _Pipe()
     with zipfile.ZipFile(pipe, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, content in files:
@@ -62,12 +76,12 @@ def zip_files(files: Iterable[tuple[str, Content]]) -> Iterator[bytes]:
 
 
 def zip_bundle(bundle: Bundle) -> Iterator[bytes]:
-    """A zip of all files of a bundle."""
+    """Pack all files of a bundle."""
     return zip_files([(name, partial(bundle.open, name)) for name in bundle.files()])
 
 
 def zip_result(result: Result) -> Iterator[bytes]:
-    """Table, JSON, maps, and an overlay of each case's highest image."""
+    """Pack table, JSON, maps, and an overlay of each case's highest image."""
     return zip_files(_files(result, result.read()))
 
 
@@ -89,7 +103,7 @@ def _files(result: Result, content: dict[str, Any]) -> Iterator[tuple[str, Conte
 
 
 def scores_csv(content: dict[str, Any]) -> str:
-    """One line per case, with the words and numbers of `recap score`."""
+    """Write one line per case, with the words and numbers of `recap score`."""
     text = io.StringIO()
     writer = csv.DictWriter(text, _COLUMNS)
     writer.writeheader()
@@ -124,7 +138,7 @@ def _decided(case: dict[str, Any]) -> dict[str, str]:
 
 
 def file_name(name: str) -> str:
-    """A client's name for a case, as a file name that does no harm anywhere."""
+    """Turn a client's name for a case into a file name that does no harm anywhere."""
     return re.sub(r"[^A-Za-z0-9._-]+", "_", name).strip("._")[-80:] or "case"
 
 
@@ -135,3 +149,89 @@ def _blocks(content: Content) -> Iterator[bytes]:
     with content.open("rb") if isinstance(content, Path) else content() as file:
         while block := file.read(_BLOCK):
             yield block
+
+
+def dicom_zip(jobs: Jobs, bundles: Bundles, job: Job, result: Result) -> Iterator[bytes]:
+    """Pack a folder for each case that came as DICOM."""
+    if find_spec("highdicom") is None:
+        raise HTTPException(501, "DICOM results need the extra dicom on the service.")
+    content = result.read()
+    wanted = [case for case in content["cases"] if case.get("dicom")]
+    if not wanted:
+        raise HTTPException(404, "No case of this job came as DICOM.")
+    bundles.refuse_other(job.bundle, content["fingerprint"])
+    reading = reading_of_result(content)
+    folder = Path(tempfile.mkdtemp(dir=jobs.store.root / "incoming"))
+    written = False
+    try:
+        with _ONE_AT_A_TIME:
+            upload = jobs.store.job_folder(job.id) / "upload"
+            cases = job_cases(job, upload)
+            for record in wanted:
+                case = cases[record["id"]].open(reading)
+                _write(case, record, content["fingerprint"], result, folder)
+        written = True
+    except RecapError as error:
+        raise HTTPException(422, str(error).replace(str(jobs.store.root), "")) from error
+    finally:
+        if not written:  # for whatever reason: nobody else would remove it until the next start
+            shutil.rmtree(folder, ignore_errors=True)
+    return _then_remove(folder)
+
+
+def _write(
+    case: Case, record: dict[str, Any], fingerprint: str, result: Result, folder: Path
+) -> None:
+    from recap.report.dicom_results import write_dicom_results
+
+    target = folder / f"case-{record['id']:05d}"
+    target.mkdir()
+    decision = record["decision"]
+    write_dicom_results(
+        case,
+        stored_prediction(record, result),
+        target,
+        regions=[as_region(region) for region in record["regions"]],
+        decision=None if decision is None else Decision(**decision),
+        level=record["level"],
+        scale=tuple(record["scale"]),
+        detector=fingerprint,
+    )
+
+
+def stored_prediction(record: dict[str, Any], result: Result) -> Prediction:
+    """Read a case's prediction back from the result's files."""
+    maps = np.load(result.file(record["id"], MAPS), mmap_mode="r", allow_pickle=False)
+    map = np.array(maps[0] if record["kind"] == "image" else maps)
+    scores = () if record["kind"] == "image" else record["image_scores"]
+    return Prediction(
+        score=record["score"],
+        map=map,
+        score_prototype=record["score_prototype"],
+        score_memory=record["score_memory"],
+        domain=None if record["domain"] is None else DomainCheck(**record["domain"]),
+        images=tuple(Prediction(score=score, map=map[:0]) for score in scores),
+    )
+
+
+def as_region(stored: dict[str, Any]) -> Region:
+    """A region as it was before it became JSON."""
+    values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in stored.items()}
+    return Region(**values)
+
+
+def _then_remove(folder: Path) -> Iterator[bytes]:
+    """Pack a folder, which is removed after the last block."""
+
+    def sent() -> Iterator[bytes]:
+        try:
+            files = sorted(path for path in folder.rglob("*") if path.is_file())
+            names = [path.relative_to(folder).as_posix() for path in files]
+            yield from zip_files(zip(names, files, strict=True))
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    blocks = sent()
+    # A client may hang up before the first block: what was never started runs no `finally`.
+    weakref.finalize(blocks, shutil.rmtree, folder, ignore_errors=True)
+    return blocks

@@ -15,8 +15,8 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from recap.atomic import sync
-from recap.errors import InputError, RecapError
+from recap._files import sync
+from recap.errors import InputError, RecapError, counted
 from recap.scoring.bundle import read_card
 from recap.service.bundles import free_name
 from recap.service.jobs import LANES, RECORD, NewJob
@@ -30,7 +30,6 @@ from recap.service.store import (
     confirm,
     hold,
 )
-from recap.words import counted
 
 _INSERT = (
     "INSERT INTO jobs (id, kind, lane, status, bundle, options, names, images, attempt, created,"

@@ -23,21 +23,19 @@ from recap.io import Case
 from recap.report.case_overlay import slide_picture
 from recap.report.overlay import overlay
 from recap.report.quick_png import quick_png
-from recap.scoring.bundle import Card
 from recap.types import FloatArray, Image, Prediction, Region
 
 RESULT, IMAGES, MAPS, VOLUME = "result.json", "images.npy", "maps.npy", "map.nii.gz"
 SHOWN_IN_SHORT = 100
 
 
-def read_as(content: dict[str, Any], card: Card) -> ReadingSettings:
-    """How the files of a result were read; results of earlier versions do not tell."""
-    told = content.get("reading")
-    return card.settings.reading if told is None else ReadingSettings(**told)
+def reading_of_result(content: dict[str, Any]) -> ReadingSettings:
+    """Tell how the files of a result were read."""
+    return ReadingSettings(**content["reading"])
 
 
 def case_folder(result: Path, number: int) -> Path:
-    """Where a case's arrays are."""
+    """Name the folder of a case's arrays."""
     return result / "cases" / f"{number:05d}"
 
 

@@ -1,27 +1,27 @@
 """All parts of the service, put together."""
 
+import logging
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
 
-from recap.service.auth import Gate
+from recap.errors import counted
+from recap.service.auth import Gate, Places, Rate
 from recap.service.bundles import Bundles
 from recap.service.inspection import Inspection
 from recap.service.jobs import Jobs
-from recap.service.limits import Places, Rate
-from recap.service.logs import log
 from recap.service.metrics import Metrics
 from recap.service.settings import ServerSettings, check_exposure
 from recap.service.store import Store
 from recap.service.workers import Workers
-from recap.words import counted
 
 MOST_LISTENERS = 128
+_log = logging.getLogger("recap.service")
 
 
 @dataclass(frozen=True)
 class Service:
-    """What routes work with."""
+    """All that routes work with."""
 
     settings: ServerSettings
     jobs: Jobs
@@ -40,7 +40,7 @@ class Service:
         import_readers()
         left = self.jobs.recover()
         self.jobs.store.sweep()
-        log.info("%s taken up", counted(left, "unfinished job"))
+        _log.info("%s taken up", counted(left, "unfinished job"))
         self.inspection.start()
         self.bundles.load_served()
         self.workers.start()

@@ -17,7 +17,6 @@ was told of it. A folder that has neither row nor mark is an alarm, because then
 the one that these folders were made with: the service does not start, and nothing is removed.
 """
 
-import fcntl
 import hmac
 import os
 import re
@@ -26,14 +25,12 @@ import shutil
 import sqlite3
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from pathlib import Path
 from shlex import quote
-from typing import IO
 
-from recap.atomic import replacing, sync
-from recap.errors import InputError
-from recap.words import counted, some
+from recap._files import locked, replacing, sync
+from recap.errors import InputError, counted, some
 
 ID_PATTERN = r"^[0-9a-f]{32}$"
 DATABASE, LOCK, SECRET = "recap.sqlite3", "lock", "secret"
@@ -106,12 +103,13 @@ class Store:
         for folder in (INCOMING, JOBS, BUNDLES):
             (self.root / folder).mkdir(parents=True, exist_ok=True, mode=0o700)
         self._guard = threading.RLock()
-        self._lock_file = hold(self.root)
+        self._held = ExitStack()
+        self._held.enter_context(hold(self.root))
         try:
             self._secret = _made_once(self.root / SECRET)
             self._connection = _connect(self.root / DATABASE)
         except BaseException:
-            self._lock_file.close()
+            self._held.close()
             raise
         if not allow_unknown and (unknown := self.unknown()):
             self.close()
@@ -130,7 +128,7 @@ class Store:
             self._connection.commit()
 
     def rows(self, query: str, *values: object) -> list[sqlite3.Row]:
-        """What a query finds."""
+        """Run a query."""
         with self._guard:
             return self._connection.execute(query, values).fetchall()
 
@@ -138,26 +136,26 @@ class Store:
         """Let go of the folder."""
         with self._guard:
             self._connection.close()
-        self._lock_file.close()
+        self._held.close()
 
     def digest(self, text: str) -> str:
         """A digest under this folder's secret: without it, no short text is found by trying."""
         return hmac.digest(self._secret, text.encode(), "sha256").hex()
 
     def incoming(self, job: str) -> Path:
-        """Where an upload is collected."""
+        """Name the folder in which an upload is collected."""
         return self.root / INCOMING / job
 
     def job_folder(self, job: str) -> Path:
-        """Where an accepted job lives."""
+        """Name the folder of an accepted job."""
         return self.root / JOBS / job
 
     def bundle_folder(self, job: str) -> Path:
-        """Where the bundle that a job makes goes."""
+        """Name the folder of the bundle that a job makes."""
         return self.root / BUNDLES / job
 
     def bundle_record(self, job: str) -> Path:
-        """Where the name of that bundle is kept, should its row be lost."""
+        """Name the file that has the name of that bundle, should its row be lost."""
         return self.root / BUNDLES / f"{job}.json"
 
     def unknown(self) -> list[Path]:
@@ -259,19 +257,15 @@ def sync_tree(folder: Path) -> None:
         sync(Path(parent))
 
 
-def hold(root: Path) -> IO[bytes]:
-    """Keep others from a data folder; the system lets go when the process ends, however it ends."""
-    file = (root / LOCK).open("ab")
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        file.close()
-        raise InputError(
-            f"{root} is in use by another `recap serve`. Choose another --data, or stop it.",
-            code="in_use",
-            path=root,
-        ) from error
-    return file
+def hold(root: Path) -> AbstractContextManager[None]:
+    """Keep others from a data folder."""
+    busy = InputError(
+        f"{root} is in use by another `recap serve`.",
+        code="in_use",
+        path=root,
+        remedy="Choose another --data, or stop it.",
+    )
+    return locked(root / LOCK, busy)
 
 
 def _connect(path: Path) -> sqlite3.Connection:

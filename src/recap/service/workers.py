@@ -1,5 +1,6 @@
 """The threads that do the work: some score, one fits. Each takes the next job of its lane."""
 
+import logging
 import sqlite3
 import threading
 import time
@@ -9,11 +10,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from recap.errors import RecapError, is_full
-from recap.failures import log_failure
+from recap.errors import RecapError, is_full, log_failure
 from recap.service.bundles import Bundles, add_bundle, free_name, retired_by
 from recap.service.jobs import Job, Jobs
-from recap.service.logs import log
 from recap.service.metrics import Metrics
 from recap.service.placing import in_client_words
 from recap.service.settings import ServerSettings
@@ -22,6 +21,7 @@ from recap.service.store import confirm, remove
 _IDLE_SECONDS = 1.0
 _CLEAN_EVERY_SECONDS = 600.0
 _DAY_SECONDS = 86400.0
+_log = logging.getLogger("recap.service")
 
 
 class StoppedError(Exception):
@@ -63,7 +63,7 @@ class Workers:
             thread.join(max(0.0, deadline - time.monotonic()))
 
     def are_alive(self) -> bool:
-        """Whether all threads still run."""
+        """Tell if all threads still run."""
         return all(thread.is_alive() for thread in self._threads)
 
     def _work(self, lane: str) -> None:
@@ -79,7 +79,7 @@ class Workers:
             # A full disk or the like must not end the thread; after it, work goes on, also on
             # jobs whose end could not be noted.
             except Exception as error:
-                log_failure(log, error, f"{lane} worker")
+                log_failure(_log, error, f"{lane} worker")
                 dropped += claimed
                 # At once if that can be noted: else a stop while it waits would cost an attempt.
                 with suppress(sqlite3.Error, OSError):
@@ -99,7 +99,7 @@ class Workers:
                 self._tidy(job)
 
     def _together(self, lane: str) -> int:
-        """How many images of several requests to score at once: a CPU gains nothing by it."""
+        """Choose how many single images to score at once: a CPU gains nothing by it."""
         from recap.methods.training import choose_device
 
         on_cpu = choose_device(self._settings.device).type == "cpu"
@@ -123,7 +123,7 @@ class Workers:
                 self._tidy(job)
                 done = job.images if status == "done" and job.kind == "score" else 0
                 self._metrics.job(job.kind, status, seconds, done)
-            log.info("job %s %s %s %.2f s", job.id, job.kind, status, seconds)
+            _log.info("job %s %s %s %.2f s", job.id, job.kind, status, seconds)
 
     def _explain(self, job: Job, error: Exception) -> str:
         if self._jobs.watch(job.id).cancelled.is_set():
@@ -137,7 +137,7 @@ class Workers:
             hide = self._settings.deidentify
             reason = in_client_words(str(error), folder / "upload", job.names, hide)
         else:
-            log_failure(log, error, f"job {job.id}")
+            log_failure(_log, error, f"job {job.id}")
             reason = f"The service made a mistake ({type(error).__name__})."
         self._jobs.fail(job, reason)
         return "failed"
@@ -149,7 +149,7 @@ class Workers:
 
     def _score_together(self, claimed: list[Job]) -> dict[str, list[Any]]:
         """Single images of several jobs through the encoder in one batch; none if one is bad."""
-        from recap.service.numbering import job_cases
+        from recap.service.placing import job_cases
 
         try:
             detector = self._bundles.detector(claimed[0].bundle)
@@ -162,13 +162,13 @@ class Workers:
         except RecapError:
             return {}  # one by one, the bad one tells what is wrong
         except Exception as error:  # such as too little memory for so many at a time
-            log_failure(log, error, f"{len(claimed)} jobs together")
+            log_failure(_log, error, f"{len(claimed)} jobs together")
             return {}
         pairs = zip(claimed, predictions, strict=True)
         return {job.id: [prediction] for job, prediction in pairs}
 
     def _score(self, job: Job, ready: list[Any]) -> bool:
-        from recap.service.scoring import score_job
+        from recap.service.work import score_job
 
         folder = self._jobs.store.job_folder(job.id)
         working = self._new_folder(folder / f"working-{job.attempt}")
@@ -184,7 +184,7 @@ class Workers:
         return self._jobs.finish(job, result, lambda database: summary)
 
     def _fit(self, job: Job, _: list[Any]) -> bool:
-        from recap.service.fits import run_fit
+        from recap.service.work import run_fit
 
         folder = self._jobs.store.job_folder(job.id)
         working = self._new_folder(folder / f"working-{job.attempt}")
@@ -194,7 +194,7 @@ class Workers:
         return self._add_bundle(job, bundle, job.options["name"])
 
     def _calibrate(self, job: Job, _: list[Any]) -> bool:
-        from recap.service.fits import run_calibration
+        from recap.service.work import run_calibration
 
         folder = self._jobs.store.job_folder(job.id)
         working = self._new_folder(folder / f"working-{job.attempt}")
@@ -263,7 +263,7 @@ class Workers:
                     self._jobs.expire(time.time() - self._settings.keep_days * _DAY_SECONDS)
             # On a full disk above all, this is what makes room again.
             except Exception as error:
-                log_failure(log, error, "deleting old jobs")
+                log_failure(_log, error, "deleting old jobs")
             self._stopping.wait(_CLEAN_EVERY_SECONDS)
 
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from recap.atomic import write_atomic
+from recap._files import write_atomic
 from recap.bench.figures.distributions import score_figures
 from recap.bench.figures.drift import drift_figures, variant_drift_figures
 from recap.bench.figures.qualitative import map_figures

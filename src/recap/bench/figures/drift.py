@@ -24,7 +24,7 @@ from recap.bench.figures.style import (
     setting_name,
     with_minus,
 )
-from recap.extras import require
+from recap.errors import require
 from recap.types import CLASSES, FloatArray
 
 BRANCHES = ("segmentation", "detection")

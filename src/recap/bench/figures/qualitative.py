@@ -18,7 +18,7 @@ from recap.bench.figures.style import (
     new_figure,
     setting_name,
 )
-from recap.extras import require
+from recap.errors import require
 from recap.types import CLASSES, BoolArray, FloatArray
 
 SCALE_SHARE = 99.5

@@ -26,8 +26,7 @@ from recap.bench.figures.style import (
 from recap.bench.kept import refusing_damage
 from recap.bench.results import FOLDER
 from recap.bench.table_cells import ALIASES
-from recap.extras import require
-from recap.words import counted
+from recap.errors import counted, require
 
 CURVES = {
     "eta": ("the bound η", "η, largest step of an entry"),

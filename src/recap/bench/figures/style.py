@@ -11,10 +11,9 @@ from typing import Any
 
 from recap.bench.published import DATASETS, load_published
 from recap.bench.table_cells import paper_name
-from recap.extras import require
+from recap.errors import counted, require
 from recap.report.overlay import colourise
 from recap.types import FloatArray
-from recap.words import counted
 
 WIDTH_IN = 7.0  # the text width of most journals and of A4
 PRINT_DPI = 300

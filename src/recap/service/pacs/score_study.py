@@ -5,13 +5,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from recap._files import scratch_folder
 from recap.data.cases import Found, NoCasesError, find_cases
-from recap.errors import InputError, RecapError, is_full
-from recap.failures import log_failure
+from recap.errors import InputError, RecapError, counted, is_full, log_failure
 from recap.report.dicom_results import write_dicom_results
-from recap.scratch import scratch_folder
 from recap.service.pacs.spool import Unscored
-from recap.words import counted
 
 if TYPE_CHECKING:
     from recap.scoring.detector import Detector

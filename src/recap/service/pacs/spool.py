@@ -1,4 +1,4 @@
-"""What has arrived and is not done yet, on disk: a killed listener goes on where it was.
+"""Images that have arrived and are not done yet, on disk: a killed listener goes on where it was.
 
     incoming/STUDY/SERIES-INSTANCE.dcm   studies that are still arriving
     work/STUDY-TIME/images/              one round of a study that has become quiet
@@ -13,20 +13,19 @@ All names are digests of UIDs: nothing that a peer sends becomes part of a path,
 names a patient.
 """
 
-import fcntl
 import json
 import os
 import shutil
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import IO, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
-from recap.atomic import sync, write_atomic
+from recap._files import locked, sync, write_atomic
 from recap.errors import InputError
 
 Answer = Literal["stored", "refused"]
@@ -55,7 +54,7 @@ class Round:
 
     @property
     def name(self) -> str:
-        """What logs call it."""
+        """Name in logs."""
         return self.folder.name
 
     @property
@@ -109,7 +108,7 @@ class Round:
 
     @property
     def was_in_vain(self) -> bool:
-        """Whether there were results and the archive has taken none of them."""
+        """Tell if there were results and the archive has taken none of them."""
         refused = self._noted("refused.txt")
         return bool(refused) and refused == self._noted("sent.txt")
 
@@ -126,7 +125,7 @@ class Spool:
     def __init__(self, root: Path) -> None:
         self.root = root
         self._lock = threading.Lock()
-        self._claim: IO[str] | None = None
+        self._claim = ExitStack()
         for name in ("incoming", "work", "done", "failed"):
             (root / name).mkdir(parents=True, exist_ok=True)
         root.chmod(0o700)  # what lies here shows patients
@@ -138,29 +137,25 @@ class Spool:
 
     def claim(self) -> None:
         """Refuse a folder that another listener uses: both would send the same results."""
-        self._claim = (self.root / "lock").open("w")
-        try:
-            fcntl.flock(self._claim, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            self._claim.close()
-            raise InputError(
-                f"{self.root} is in use by another listener. Choose another --spool.",
-                code="in_use",
-                path=self.root,
-            ) from error
+        busy = InputError(
+            f"{self.root} is in use by another listener.",
+            code="in_use",
+            path=self.root,
+            remedy="Choose another --spool.",
+        )
+        self._claim.enter_context(locked(self.root / "lock", busy))
 
     def release(self) -> None:
         """Let another listener have the folder."""
-        if self._claim is not None:
-            self._claim.close()
+        self._claim.close()
 
     @property
     def stored_bytes(self) -> int:
-        """What the images that wait here take, roughly."""
+        """Measure roughly the images that wait here."""
         return self._bytes
 
     def has_room(self, size: int, most: int) -> bool:
-        """Whether so many bytes more may wait here; before it says no, it looks again."""
+        """Tell if so many bytes more may wait here; before it says no, it looks again."""
         with self._lock:
             # Somebody may have made room by hand. Senders try again and again, and each look takes
             # time, during which no image is stored.
@@ -193,7 +188,7 @@ class Spool:
         return study
 
     def count(self, study_uid: str) -> int:
-        """How many images of a study wait to become quiet."""
+        """Count the images of a study that wait to become quiet."""
         return self._counts.get(key_of(study_uid), 0)
 
     def arriving(self) -> list[str]:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from html import escape
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -9,16 +10,15 @@ from typing import Any
 from fastapi import APIRouter, HTTPException, Request, Response
 from fastapi.responses import FileResponse, HTMLResponse, PlainTextResponse, RedirectResponse
 
-from recap.service.answers import SessionAnswer
-from recap.service.api_page import STYLE, api_page
+from recap.service.answers import API, PROBLEMS, SessionAnswer, TheService
 from recap.service.auth import COOKIE, SESSION_SECONDS
-from recap.service.requests import API, PROBLEMS, TheService
 
 sessions = APIRouter(prefix=API, tags=["session"], responses=PROBLEMS)
 health = APIRouter(tags=["health"])
 measures = APIRouter(tags=["health"], responses=PROBLEMS)
 site = APIRouter(include_in_schema=False)
 _LONGEST_SESSION_BODY = 4096
+_METHODS = ("get", "post", "delete")
 _TYPES = {
     ".html": "text/html; charset=utf-8",
     ".js": "text/javascript; charset=utf-8",
@@ -55,7 +55,7 @@ def static_files() -> dict[str, Path]:
 
 @sessions.get("/session")
 def show_session(request: Request, service: TheService) -> SessionAnswer:
-    """Whether a token is needed here, and whether this browser has given it."""
+    """Tell if a token is needed here, and if this browser has given it."""
     gate = service.gate
     return SessionAnswer(needs_token=gate.needs_token, signed_in=gate.admits(request))
 
@@ -89,7 +89,7 @@ def sign_out() -> Response:
 
 @health.get("/healthz", responses={503: {"description": "Not well."}})
 def show_health(service: TheService) -> dict[str, str]:
-    """Whether the service works."""
+    """Tell if the service works."""
     if not service.workers.are_alive():
         raise HTTPException(503, "A worker has ended.")
     service.jobs.waiting()
@@ -117,20 +117,20 @@ def show_static(request: Request, name: str) -> Response:
 
 @site.get("/docs")
 def to_docs() -> RedirectResponse:
-    """Where people look for it."""
+    """Lead to the description from the address where people look for it."""
     return RedirectResponse("/api/docs")
 
 
 @site.get("/api/docs")
 def show_docs(request: Request) -> HTMLResponse:
     """The API, to read."""
-    return HTMLResponse(api_page(request.app.openapi()))
+    return HTMLResponse(_api_page(request.app.openapi()))
 
 
 @site.get("/api/docs.css")
-def show_docs_style() -> Response:
-    """How that page looks."""
-    return Response(STYLE, media_type="text/css")
+def show_docs_style(request: Request) -> Response:
+    """Show the style of that page."""
+    return _static(request, "docs.css")
 
 
 def _static(request: Request, name: str) -> Response:
@@ -161,3 +161,61 @@ async def _given_token(request: Request, seconds: float) -> str:
 def _came_over_tls(request: Request) -> bool:
     # A client that lies about this harms its own cookie only.
     return "https" in (request.url.scheme, request.headers.get("x-forwarded-proto"))
+
+
+def _api_page(description: dict[str, Any]) -> str:
+    """Write a page from the API's own description; nothing in it is fetched from anywhere."""
+    groups: dict[str, list[str]] = {}
+    for address, methods in description["paths"].items():
+        for method in (m for m in _METHODS if m in methods):
+            group = methods[method].get("tags", ["other"])[0]
+            groups.setdefault(group, []).append(_operation(method, address, methods[method]))
+    info = description["info"]
+    body = "".join(f"<h2>{escape(name)}</h2>{''.join(parts)}" for name, parts in groups.items())
+    return (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+        f"<title>{escape(info['title'])} API</title>"
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        '<link rel="stylesheet" href="docs.css"></head><body>'
+        f"<h1>{escape(info['title'])} {escape(info['version'])}</h1>"
+        f"<p>{escape(info.get('description', ''))}</p>"
+        '<p>As JSON: <a href="openapi.json">openapi.json</a></p>'
+        f"{body}</body></html>"
+    )
+
+
+def _operation(method: str, address: str, operation: dict[str, Any]) -> str:
+    rows = [_parameter(parameter) for parameter in operation.get("parameters", [])]
+    rows += _fields(operation.get("requestBody"))
+    table = f"<table>{''.join(rows)}</table>" if rows else ""
+    answers = "".join(
+        f"<tr><td><code>{escape(status)}</code></td><td>{escape(answer['description'])}</td></tr>"
+        for status, answer in operation["responses"].items()
+    )
+    return (
+        f'<section><h3><code><span class="method">{method.upper()}</span>'
+        f"{escape(address)}</code></h3><p>{escape(operation.get('description', ''))}</p>"
+        f"{table}<details><summary>Answers</summary><table>{answers}</table></details></section>"
+    )
+
+
+def _parameter(parameter: dict[str, Any]) -> str:
+    kind = parameter.get("schema", {}).get("type", "")
+    return _row(parameter["name"], f"{parameter['in']} {kind}", parameter.get("required", False))
+
+
+def _fields(body: dict[str, Any] | None) -> list[str]:
+    rows = []
+    for kind, content in (body or {}).get("content", {}).items():
+        schema = content["schema"]
+        for name, field in schema.get("properties", {}).items():
+            what = "files" if field["type"] == "array" else field.get("description", field["type"])
+            needed = name in schema.get("required", [])
+            rows.append(_row(name, f"{what} ({kind})", needed))
+    return rows
+
+
+def _row(name: str, what: str, required: bool) -> str:
+    need = "required" if required else ""
+    cells = (f"<code>{escape(name)}</code>", escape(what), need)
+    return "<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>"

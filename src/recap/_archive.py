@@ -18,6 +18,7 @@ from pathlib import Path, PurePosixPath
 from typing import IO
 
 from recap.errors import InputError
+from recap.progress import Progress, silent
 
 LIMIT_BYTES = 200 * 1024**3
 LIMIT_FILES = 2_000_000
@@ -52,7 +53,7 @@ def unpack_archive(
     place: Place = lambda path: path,
     *,
     limit_bytes: int = LIMIT_BYTES,
-    progress: Callable[[int, int, str], None] = lambda done, total, name: None,
+    progress: Progress = silent,
 ) -> list[Path]:
     """Unpack the files of a zip or tar archive that `place` has a place for.
 
@@ -63,9 +64,9 @@ def unpack_archive(
         chosen = _choose(archive, members, place, limit_bytes)
         _check_room(folder, sum(member.size for member, _ in chosen))
         for index, (member, inside) in enumerate(chosen):
-            progress(index, len(chosen), inside.name)
+            progress("unpack", index, len(chosen), inside.name)
             _write(member, folder / inside, archive)
-    progress(len(chosen), len(chosen), "")
+    progress("unpack", len(chosen), len(chosen), "")
     return [folder / inside for _, inside in chosen]
 
 

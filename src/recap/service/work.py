@@ -1,24 +1,45 @@
-"""Scoring the cases of a job into a result."""
+"""The work on a job's files: they are scored, fitted on or calibrated on, and explained."""
 
 import hashlib
 import json
+import shutil
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from fastapi import HTTPException
+
 from recap.data.cases import Found
-from recap.errors import RecapError, is_full
+from recap.data.folder import natural_key
+from recap.errors import RecapError, TrainingError, is_full
 from recap.io import Case
+from recap.methods.registry import settings_from_dict
+from recap.progress import Progress
+from recap.scoring.bundle_folder import Bundle
 from recap.scoring.detector import Detector
 from recap.scoring.predict import Scored, predict, refusing_too_large
 from recap.scoring.regions import case_regions
 from recap.scoring.whole import Parts, put_together
-from recap.service.jobs import Job
-from recap.service.numbering import job_cases, unread_cases
-from recap.service.placing import case_name, in_client_words
-from recap.service.results import RESULT, case_folder, shown_regions, summary_of, write_case
-from recap.types import Prediction, Region
+from recap.service.bundles import Bundles
+from recap.service.jobs import Job, Jobs
+from recap.service.placing import (
+    case_name,
+    in_client_words,
+    job_cases,
+    split_suffix,
+    unread_cases,
+)
+from recap.service.results import (
+    RESULT,
+    Result,
+    case_folder,
+    reading_of_result,
+    shown_regions,
+    summary_of,
+    write_case,
+)
+from recap.types import Prediction, Region, Sample
 
 Count = Callable[[int], None]
 """Told how many images of the job are done."""
@@ -71,7 +92,8 @@ def score_job(
             record = {"status": "error", "error": text}
         records.append({"id": number, "name": case_name(found, job.names, number, hide), **record})
     records = _with_unread(job, records)
-    _refuse_nothing(records)
+    if not any(record["status"] == "ok" for record in records):
+        raise RecapError(records[0]["error"])
     return _write(job, detector, out, records)
 
 
@@ -86,8 +108,8 @@ def _of_ready(detector: Detector, found: Found, ready: Sequence[Prediction]) -> 
 
 
 def _worked_by(detector: Detector) -> str:
-    """After a kill another detector may be served under the name, or one calibrated on images that
-    were read otherwise; half of a volume must not be of one and half of the other."""
+    """Name a detector and its way of reading: after a kill another may be served under the name,
+    and half of a volume must not be of one and half of the other."""
     reading = detector.card.reading.model_dump_json()
     return f"{detector.card.fingerprint}-{hashlib.sha256(reading.encode()).hexdigest()[:16]}"
 
@@ -120,7 +142,7 @@ def _record(detector: Detector, case: Case, prediction: Prediction, folder: Path
 
 
 def regions_of(detector: Detector, case: Case, prediction: Prediction) -> list[Region]:
-    """The regions above the calibrated level; none without a calibration."""
+    """Find the regions above the calibrated level; none without a calibration."""
     calibration = detector.card.calibration
     if calibration is None:
         return []
@@ -153,27 +175,117 @@ def _write(
 
 
 def _with_unread(job: Job, records: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """All cases in the order of the upload; asked for by name, so no two have the same."""
+    """Put all cases in the order of the upload, under names of which no two are the same."""
     every = list(records)
     for unread in unread_cases(job):
-        number = len(every) if unread.number is None else unread.number
         told = {"name": unread.name, "status": "error", "error": unread.error}
-        every.append({"id": number, **told})
+        every.append({"id": unread.number, **told})
     every.sort(key=lambda record: record["id"])
     taken: set[str] = set()
     for record in every:
-        record["name"] = _unique(record["name"], taken)
+        name, number = record["name"], 2
+        while record["name"] in taken:
+            record["name"], number = f"{name}-{number}", number + 1
         taken.add(record["name"])
     return every
 
 
-def _unique(name: str, taken: set[str]) -> str:
-    number, unique = 2, name
-    while unique in taken:
-        unique, number = f"{name}-{number}", number + 1
-    return unique
+def run_fit(job: Job, folder: Path, out: Path, device: str, progress: Progress) -> Detector:
+    """Fit on a job's files and save the bundle to `out`."""
+    from recap.data.support import load_support, thumbnails
+    from recap.scoring.fit import fit_support
+
+    settings = settings_from_dict(job.options["settings"])
+    support = load_support(_samples(folder / "upload"), settings.reading)
+    work = folder / "work"
+    resumed = work.exists()
+    where: dict[str, Any] = {"work_dir": work, "device": device, "progress": progress}
+    try:
+        detector = fit_support(support, settings, **where)
+    except TrainingError as error:
+        if not resumed or is_full(error):  # without room nothing is damaged, and it goes on later
+            raise
+        shutil.rmtree(work)  # what a power cut left of it cannot be used
+        detector = fit_support(support, settings, **where)
+    kept = thumbnails(support) if job.options["keep_thumbnails"] else {}
+    detector.save(out, thumbnails=kept)
+    return detector
 
 
-def _refuse_nothing(records: list[dict[str, Any]]) -> None:
-    if not any(record["status"] == "ok" for record in records):
-        raise RecapError(records[0]["error"])
+def _samples(upload: Path) -> list[Sample]:
+    masks = {split_suffix(file.name)[0]: file for file in (upload / "masks").glob("*")}
+    normals = sorted((upload / "normals").iterdir(), key=natural_key)
+    abnormals = sorted((upload / "abnormals").glob("*"), key=natural_key)
+    return [Sample(file, abnormal=False) for file in normals] + [
+        Sample(file, abnormal=True, mask=masks.get(split_suffix(file.name)[0]))
+        for file in abnormals
+    ]
+
+
+def run_calibration(
+    job: Job, detector: Detector, source: Path, folder: Path, out: Path, progress: Progress
+) -> Detector:
+    """Calibrate a detector on a job's files and save it to `out`; `source` is its bundle."""
+    from recap.scoring.calibrate import calibrate
+
+    Bundle(source).files()  # all of them go with it: what may not is told of before the work
+    upload = folder / "upload"
+    abnormals = upload / "abnormals"
+    found = calibrate(
+        detector,
+        upload / "normals",
+        abnormals if abnormals.is_dir() else None,
+        progress=progress,
+        **job.options["calibrate"],
+    )
+    found.detector.save(out, keep=source)
+    return found.detector
+
+
+def nearest_normal(
+    jobs: Jobs,
+    bundles: Bundles,
+    job: Job,
+    case: dict[str, Any],
+    image: int,
+    xy_px: tuple[int, int],
+) -> dict[str, Any]:
+    """Find the normal patch of the support images that is nearest to a pixel of an image.
+
+    `index` is the support image's number in the bundle, `layers` has the distance in each layer,
+    `parts` what each layer adds to the map's value here.
+    """
+    from recap.scoring.explain import explain
+
+    if case["status"] != "ok" or case["kind"] == "slide":
+        raise HTTPException(404, "Only pictures, slices and frames can be explained.")
+    content = Result(jobs.result_folder(job)).read()
+    bundles.refuse_other(job.bundle, content["fingerprint"])
+    if not 0 <= image < case["images"]:
+        raise HTTPException(404, "The case has no such image.")
+    detector = bundles.detector(job.bundle)
+    upload = jobs.store.job_folder(job.id) / "upload"
+    found = job_cases(job, upload)[case["id"]].open(reading_of_result(content))
+    told = explain(detector, found.images[image], xy_px)
+    nearest = told.nearest
+    if nearest is None or nearest.origin is None:
+        raise HTTPException(404, told.note or "The bundle remembers no normal images.")
+    origin = nearest.origin
+    place = origin.xy_px or (None, None)
+    return {
+        "support": origin.name,
+        "index": origin.support,
+        "x": place[0],
+        "y": place[1],
+        "size_hw": origin.size_hw,
+        "distance": nearest.distance,
+        "layers": [
+            {"layer": each.layer, "distance": each.distance}
+            for each in told.neighbours
+            if each.branch != "det"
+        ],
+        "parts": [{**asdict(part), "amount": part.amount} for part in told.map_parts],
+        "map_value": told.map_value,
+        "score": told.score,
+        "note": told.note,
+    }

@@ -1,21 +1,63 @@
-"""Worker processes that leave Ctrl-C to their parent and never outlive it, and cores for them."""
+"""Processes: how this one keeps memory, and others that work for it.
 
+Worker processes leave Ctrl-C to their parent and never outlive it.
+"""
+
+import atexit
+import contextlib
+import ctypes
+import gc
 import multiprocessing
 import os
 import signal
+import sys
 import threading
+import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing.context import BaseContext
 from typing import TypeVar
 
-from recap.allocator import keep_freed_memory
-from recap.collector import collect_seldom
-
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # glibc's names for them in malloc.h
+_KEPT_BYTES = 256 * 2**20
+_LARGE_BYTES = 32 * 2**20
+"""Larger pieces, such as whole volumes, still go back at once; glibc takes no higher bound."""
+_OBJECTS = 10_000
+"""Collect after so many new objects. Few enough that images held by a cycle do not pile up."""
+_RAREST = 60
+
+
+def keep_freed_memory() -> None:
+    """Keep memory that was freed for the next tensor; does nothing without glibc.
+
+    Every block of an encoder frees and asks for the same few megabytes. By its defaults the C
+    library may hand them back in between, and the system gives them out again page by page, each
+    wiped first. On virtual machines a page can take microseconds, and an image takes a thousand of
+    them. It counts for the whole process: only commands call it, and processes that they start.
+    """
+    if not sys.platform.startswith("linux"):
+        return
+    with contextlib.suppress(AttributeError, OSError):  # another C library
+        mallopt = ctypes.CDLL(None).mallopt
+        mallopt(_TRIM_THRESHOLD, _KEPT_BYTES)
+        mallopt(_MMAP_THRESHOLD, _LARGE_BYTES)
+
+
+def collect_seldom() -> None:
+    """Have Python look for garbage seldom, in the whole process.
+
+    It looks through everything that libraries make on import after every few hundred objects, of
+    which torch and transformers make a million, and once more when a command ends; nothing of it
+    is ever garbage. That is a fifth of the time of a command on one image.
+    """
+    gc.set_threshold(_OBJECTS)
+    atexit.unregister(gc.freeze)  # once is enough
+    atexit.register(gc.freeze)  # what is there when a command ends goes with its process
 
 
 def usable_cores() -> int:
@@ -103,3 +145,33 @@ def _end_with_parent() -> None:
     if parent is not None:
         parent.join()
         os._exit(1)
+
+
+class Retries:
+    """When to try again what failed, each thing on its own: soon at first, then more rarely.
+
+    A restart tries all of it again. For any thread.
+    """
+
+    def __init__(self, first_s: float) -> None:
+        self._first_s = first_s
+        self._waits: dict[Hashable, tuple[float, float]] = {}
+
+    def is_due(self, key: Hashable) -> bool:
+        """Tell whether nothing keeps a thing from being tried."""
+        wait = self._waits.get(key)
+        return wait is None or wait[0] <= time.monotonic()
+
+    def waiting(self) -> list[Hashable]:
+        """List all whose time has not come."""
+        # A copy: another thread may postpone or forget one meanwhile.
+        return [key for key in self._waits.copy() if not self.is_due(key)]
+
+    def postpone(self, key: Hashable) -> None:
+        """Let a thing wait, each time twice as long: many that fail must not take all the time."""
+        _, wait_s = self._waits.get(key, (0.0, self._first_s))
+        self._waits[key] = time.monotonic() + wait_s, min(2 * wait_s, _RAREST * self._first_s)
+
+    def forget(self, key: Hashable) -> None:
+        """Note that a thing has been dealt with."""
+        self._waits.pop(key, None)
