@@ -11,7 +11,7 @@ from recap._files import error_message, make_folder
 from recap.data.cases import Found
 from recap.errors import InputError, RecapError, require
 from recap.io import Case
-from recap.io.sniff import sniff
+from recap.io.formats import sniff
 from recap.report.case_overlay import case_overlay
 from recap.report.dicom_results import clear_results, own_results, write_dicom_results
 from recap.report.overlay import save_png

@@ -11,7 +11,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from recap._files import write_atomic
-from recap.encoders.cache import cache_dir
+from recap.encoders._cache import cache_dir
 from recap.errors import InputError
 from recap.runtime.check import ALLOWED, largest_differences
 from recap.runtime.cores import Cores
