@@ -16,7 +16,6 @@ from recap.io.case import Case
 from recap.io.formats import all_formats, is_named_image, is_unread_image, open_file, sniff
 from recap.io.nifti import nifti_pair
 from recap.io.raster import TILES, raster_px
-from recap.io.read import open_file
 from recap.io.reasons import not_there
 
 if TYPE_CHECKING:
