@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from recap.config import Settings
     from recap.io import Case, read_image
     from recap.methods.registry import resolve_settings
-    from recap.runtime.loading import load
+    from recap.runtime.choose import load
     from recap.scoring.detector import Detector
     from recap.scoring.fit import fit
     from recap.types import Image, Prediction
@@ -56,7 +56,7 @@ _LAZY = {
     "explain": "recap.api",
     "export": "recap.api",
     "fit": "recap.scoring.fit",
-    "load": "recap.runtime.loading",
+    "load": "recap.runtime.choose",
     "read_image": "recap.io",
     "resolve_settings": "recap.methods.registry",
     "score_folder": "recap.api",

@@ -13,8 +13,8 @@ from recap.data import Domain, read_domain
 from recap.data.exclusions import read_exclusions
 from recap.progress import Progress, silent
 from recap.results.table import WHOLE, Shard
+from recap.runtime.choose import load, load_many
 from recap.runtime.export import export_bundle
-from recap.runtime.loading import load, load_many
 from recap.runtime.record import ExportRecord
 from recap.score_request import (
     FolderResult,

@@ -11,19 +11,19 @@ from tempfile import TemporaryDirectory
 
 from recap.config import ReadingSettings, validated
 from recap.data.cases import Search, Skipped, find_cases
-from recap.encoders.load import RANDOM
 from recap.encoders.memo import Memo
+from recap.encoders.registry import RANDOM
 from recap.errors import InputError, RecapError, SettingsError, require
 from recap.io.window import parse_window
 from recap.progress import Progress
+from recap.report.page import PAGE, write_score_page
 from recap.report.previews import write_previews
-from recap.report.score_page import PAGE, write_score_page
 from recap.report.score_table import PARQUET, write_parquet
 from recap.report.writers import DicomResults, OldDicom, Overlays
 from recap.results.folder import check_results_not_lost, score_cases
 from recap.results.manifest import Manifest, add_to_manifest
 from recap.results.table import TABLE, WHOLE, Row, Shard
-from recap.runtime.loading import load_many
+from recap.runtime.choose import load_many
 from recap.scoring.bundle import read_card
 from recap.scoring.bundle_folder import CARD, Bundle
 from recap.scoring.detector import Detector

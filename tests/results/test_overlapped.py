@@ -12,8 +12,7 @@ from folder_runs import score_case, score_to_folder
 from recap.data.cases import Found, find_cases
 from recap.errors import InputError
 from recap.results.table import Shard
-from recap.runtime.cores import Cores
-from recap.runtime.torch import TorchRuntime
+from recap.runtime.engines import Cores, TorchRuntime
 from recap.scoring.detector import Detector
 from recap.scoring.predict import fitting_batch
 

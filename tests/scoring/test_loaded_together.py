@@ -6,7 +6,7 @@ from PIL import Image as PillowImage
 
 import recap
 from recap.encoders.vit import Encoder
-from recap.runtime.loading import load_many
+from recap.runtime.choose import load_many
 
 SIDE = ["few-shot", "normal-only", "zero-shot", "shared anchors"]
 

@@ -12,9 +12,8 @@ from recap.data.cases import Found
 from recap.errors import InputError, RecapError, require
 from recap.io import Case
 from recap.io.formats import sniff
-from recap.report.case_overlay import case_overlay
-from recap.report.dicom_results import clear_results, own_results, write_dicom_results
-from recap.report.overlay import save_png
+from recap.report.dicom.results import clear_results, own_results, write_dicom_results
+from recap.report.overlay import case_overlay, save_png
 from recap.results.table import Row
 from recap.scoring.regions import case_regions, ignore_masks
 from recap.types import Prediction

@@ -11,7 +11,8 @@ from PIL import Image as PillowImage
 from torch import Tensor, nn
 
 from recap.config import ReadingSettings, Settings
-from recap.encoders.load import RANDOM, seeded
+from recap.encoders.load import seeded
+from recap.encoders.registry import RANDOM
 from recap.errors import BundleError, InputError, RecapError
 from recap.io import image_from_array, read_image
 from recap.io.case import Case, CaseKind
@@ -45,7 +46,7 @@ class Detector:
         self.descriptors = descriptors
         """Images of the fitted domain as the encoder sees them (n, D), unit rows."""
         self.runtime: Runtime | None = None
-        """What computes, if not the model itself; see `recap.runtime.choice`."""
+        """What computes, if not the model itself; see `recap.runtime.choose`."""
 
     def __repr__(self) -> str:
         card = self.card
