@@ -5,27 +5,25 @@ reads and writes files that all machines share: names and numbers are all that t
 """
 
 import platform
-from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from recap._cluster import RayCluster
+from recap._files import scratch_folder
 from recap._process import run_each, usable_cores
-from recap.cli.score_run import Order, Scoring
-from recap.data.cases import Found
 from recap.errors import RecapError
 from recap.progress import Progress, silent
-from recap.scoring.shards import Shard
+from recap.results.table import Shard
+from recap.score_request import ScoreRequest, Scoring
 
 SHARDS_PER_WORKER = 4
 """More than one, so that a fast worker takes over from a slow one."""
 
 
 def score_on_ray(
-    order: Order,
-    cases: Sequence[Found],
+    request: ScoreRequest,
     jobs: int | None,
     address: str | None,
     progress: Progress,
@@ -34,14 +32,17 @@ def score_on_ray(
 
     What a worker that died left undone is left to the caller.
     """
-    for out in order.bundles.values():
+    request.check()
+    with scratch_folder() as scratch:
+        cases = Scoring(request, scratch).search.cases
+    for out in request.bundles.values():
         out.mkdir(parents=True, exist_ok=True)
     cluster = RayCluster(address, jobs, max(jobs or 1, usable_cores()))
     count = max(1, min(cluster.slots * SHARDS_PER_WORKER, len(cases)))
     shards = [Shard(number, count) for number in range(1, count + 1)]
     # A page and a typed table are made of the whole.
-    wanted = replace(order.wanted, report=False, parquet=False)
-    work, done = ShardWork(replace(order, wanted=wanted), cluster.threads), 0
+    wanted = replace(request, report=False, parquet=False)
+    work, done = ShardWork(wanted, cluster.threads), 0
     progress("score", 0, len(cases), "")
     with closing(run_each(work, shards, cluster, lambda shard, reason: reason)) as problems:
         for shard, problem in problems:
@@ -54,8 +55,8 @@ def score_on_ray(
 class ShardWork:
     """Scores shards on a machine: finds cases and loads detectors when its first shard comes."""
 
-    def __init__(self, order: Order, threads: int) -> None:
-        self._order, self._threads = order, threads
+    def __init__(self, request: ScoreRequest, threads: int) -> None:
+        self._request, self._threads = request, threads
         self._scratch: TemporaryDirectory[str] | None = None
         self._scoring: Scoring | None = None
 
@@ -77,9 +78,9 @@ class ShardWork:
     def _start(self) -> Scoring:
         import torch
 
-        for out in self._order.bundles.values():
+        for out in self._request.bundles.values():
             if not out.is_dir():
                 raise RecapError(f"{out} is not there. All machines must share this folder.")
         torch.set_num_threads(self._threads)
         self._scratch = self._scratch or TemporaryDirectory(prefix="recap-")
-        return Scoring(self._order, Path(self._scratch.name))
+        return Scoring(self._request, Path(self._scratch.name))
