@@ -25,7 +25,7 @@ from recap.errors import InputError, RecapError, code_of, is_full
 from recap.io import open_file, raster, read_image, read_mask, voxels
 from recap.io.budget import BUDGET
 from recap.io.case import Case
-from recap.io.sniff import sniff
+from recap.io.formats import sniff
 from recap.service.deidentify import deidentify, deidentify_all, write_mask
 from recap.service.placing import Placer, Unread, case_name, in_client_words, split_suffix
 from recap.types import BoolArray

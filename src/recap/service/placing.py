@@ -9,15 +9,11 @@ from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
 from recap.data.cases import Found, find_cases
+from recap.io.formats import FORMATS, known_suffixes
 from recap.service.jobs import Job
 
-# Endings that readers go by. Slides in many files (.mrxs, .vms) are not among them: their main
-# file names the others, and could name any file of this machine.
-SUFFIXES = (
-    *(".nii.gz", ".hdr.gz", ".img.gz", ".nii", ".hdr", ".img", ".nrrd", ".dcm", ".dicom"),
-    *(".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp", ".webp", ".svs", ".ndpi", ".scn"),
-)
 _HALVES = (".hdr", ".img", ".hdr.gz", ".img.gz")
+_LINKS = {suffix for row in FORMATS for suffix in row.links}
 _LONGEST_NAME = 200
 
 
@@ -51,7 +47,10 @@ class Placer:
 
 def split_suffix(name: str) -> tuple[str, str]:
     """Split a name from its known ending, which comes in small letters."""
-    ending = next((suffix for suffix in SUFFIXES if name.lower().endswith(suffix)), "")
+    # Not those of slides in many files (.mrxs, .vms): their main file names the others, and could
+    # name any file of this machine.
+    known = (s for s in known_suffixes() if s not in _LINKS and name.lower().endswith(s))
+    ending = next(known, "")
     return name[: len(name) - len(ending)], ending
 
 

@@ -65,7 +65,7 @@ def score_job(
         name = case_name(found, job.names, number, hide)
         before = done
 
-        def step(within: int, total: int, before: int = before) -> None:
+        def step(stage: str, within: int, total: int, source: str, before: int = before) -> None:
             count(before + within)
 
         try:
@@ -102,7 +102,7 @@ def _score_case(
     case: Case,
     parts: Parts,
     folder: Path,
-    progress: Callable[[int, int], None],
+    progress: Progress,
 ) -> dict[str, Any]:
     prediction = score_case(detector, case, parts, progress)
     shown = write_case(folder, case, prediction)

@@ -10,7 +10,7 @@ from recap._files import replacing
 from recap.data.walk import walk
 from recap.errors import InputError, SettingsError, require
 from recap.io.dicom_file import read_whole
-from recap.io.sniff import sniff
+from recap.io.formats import sniff
 from recap.service.pacs.spool import key_of
 
 _TIMEOUT_S = 60

@@ -2,6 +2,7 @@
 
 import gzip
 import os
+import sys
 import zipfile
 from io import BytesIO
 from pathlib import Path
@@ -13,11 +14,13 @@ from hypothesis import strategies as st
 from PIL import Image as PillowImage
 
 from dicom_files import save_dicom
+from recap.data.cases import find_cases
+from recap.data.folder import list_images
 from recap.errors import InputError
-from recap.io import sniff as sniff_module
+from recap.io import formats
+from recap.io.formats import read_image, sniff
 from recap.io.nifti import nifti_pair
 from recap.io.reasons import one_line_errors
-from recap.io.sniff import sniff
 from slide_files import PINK, blank, write_slide
 from volume_files import write_nifti, write_nrrd
 
@@ -204,7 +207,7 @@ def test_a_file_that_may_not_be_read(tmp_path, monkeypatch):
     def refuse(*arguments, **options):
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(sniff_module.Path, "open", refuse)
+    monkeypatch.setattr(formats.Path, "open", refuse)
     with pytest.raises(InputError, match=r"a\.png: cannot be read \(Permission denied\)"):
         sniff(tmp_path / "a.png")
 
@@ -215,3 +218,93 @@ def test_any_bytes_have_an_answer(tmp_path_factory, data):
     path.write_bytes(data)
     known = ("raster", "dicom", "nifti", "nrrd", "slide", "zip", "unknown")
     assert sniff(path) in known
+
+
+READER = """
+import numpy as np
+
+from recap.io.case import Case
+from recap.io.formats import FileFormat
+from recap.types import Image
+
+
+def read_toy(path, reading):
+    rows = [[int(digit) for digit in line] for line in path.read_text().splitlines()[1:]]
+    return Case("image", str(path), [Image(np.array(rows, np.float32) / 9, str(path))])
+
+
+TOY = FileFormat(
+    name="toy",
+    title="toys",
+    suffixes=(".toy",),
+    read=read_toy,
+    starts=lambda head, path: head.startswith(b"TOY"),
+    labelled=True,
+)
+"""
+
+
+def install(folder, source, entry="toy_reader:TOY"):
+    """Put a package with one module beside the others, as pip does."""
+    folder.mkdir(exist_ok=True)
+    (folder / "toy_reader.py").write_text(source)
+    about = folder / "toy_reader-1.0.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: toy-reader\nVersion: 1.0\n")
+    (about / "entry_points.txt").write_text(f"[recap.readers]\ntoy = {entry}\n")
+
+
+@pytest.fixture
+def site(tmp_path, monkeypatch):
+    """A folder of packages of its own."""
+    monkeypatch.syspath_prepend(tmp_path / "site")
+    monkeypatch.delitem(sys.modules, "toy_reader", raising=False)
+    for cached in (formats.all_formats, formats.known_suffixes):
+        cached.cache_clear()
+    yield tmp_path / "site"
+    sys.modules.pop("toy_reader", None)
+    for cached in (formats.all_formats, formats.known_suffixes):
+        cached.cache_clear()
+
+
+def test_a_format_of_another_package(site, tmp_path):
+    install(site, READER)
+    folder = tmp_path / "images"
+    folder.mkdir()
+    (folder / "a.toy").write_text("TOY\n09\n90\n")
+    (folder / "unnamed").write_text("TOY\n99\n99\n")
+    (folder / "notes.txt").write_text("not an image")
+    assert sniff(folder / "unnamed") == "toy"
+    assert read_image(folder / "a.toy").pixels.tolist() == [[0, 1], [1, 0]]
+    assert formats.bare_name(folder / "a.toy") == "a"
+    assert list_images(folder) == [folder / "a.toy", folder / "unnamed"]
+    found = find_cases([folder], tmp_path / "scratch")
+    assert [case.name for case in found.cases] == ["a.toy", "unnamed"]
+    assert [file.name for file, _ in found.skipped] == ["notes.txt"]
+
+
+def test_the_recipe_of_contributing_is_that_of_the_test():
+    text = (Path(__file__).parents[2] / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    recipe = text.partition("## Adding a format")[2].partition("\n## ")[0]
+    assert READER.strip() in recipe.replace("\n   ", "\n")
+    assert '[project.entry-points."recap.readers"]' in recipe
+
+
+@pytest.mark.parametrize(
+    ("source", "entry", "reason"),
+    [
+        ("1 / 0", "toy_reader:TOY", "ZeroDivisionError"),
+        ("TOY = 3", "toy_reader:TOY", "not a FileFormat"),
+        ("", "toy_reader:TOY", "AttributeError"),
+        (READER.replace('"toy"', '"raster"'), "toy_reader:TOY", "there already"),
+    ],
+)
+def test_a_reader_that_cannot_be_used_is_named(site, tmp_path, source, entry, reason):
+    install(site, source, entry)
+    (tmp_path / "a.png").write_bytes(picture("PNG"))
+    (tmp_path / "notes").write_text("nobody knows this")
+    assert sniff(tmp_path / "a.png") == "raster"
+    with pytest.raises(InputError, match=reason) as caught:
+        sniff(tmp_path / "notes")
+    assert "toy_reader" in str(caught.value)
+    assert caught.value.remedy
