@@ -15,18 +15,18 @@ from pathlib import Path
 import numpy as np
 import typer
 
-from recap.atomic import write_atomic
-from recap.config import resolve_settings
+from recap._files import write_atomic
 from recap.data import Domain, draw_support, find_domains
 from recap.data.patients import patient_of
+from recap.data.support import load_support
 from recap.encoders.load import load_encoder
-from recap.encoders.memo import TapsMemo
+from recap.encoders.memo import Memo
 from recap.errors import SettingsError
 from recap.io import read_image
+from recap.methods.registry import resolve_settings
 from recap.scoring.conformal import allowed_rank, images_needed, threshold_at
+from recap.scoring.fit import fit_support
 from recap.scoring.regions import reaches
-from recap.training.fewshot import fit_few_shot
-from recap.training.support import load_support
 
 RATES = (0.01, 0.05, 0.10)
 app = typer.Typer(add_completion=False)
@@ -37,12 +37,12 @@ def measure(data: Path, out: Path, shots: int = 16, taps: Path | None = None) ->
     """Score the normal images of every domain that has no result yet."""
     settings = resolve_settings(training={"made_up_lesions": False})
     encoder = load_encoder(settings.encoder)
-    encoder.memo = None if taps is None else TapsMemo(taps)
+    encoder.memo = None if taps is None else Memo(taps)
     for domain in find_domains(data):
         file = out / f"{domain.name}.json"
         if not file.exists():
             support = draw_support(domain, shots).normal
-            detector = fit_few_shot(load_support(support), settings, device="cpu", encoder=encoder)
+            detector = fit_support(load_support(support), settings, device="cpu", encoder=encoder)
             rows = [_row(detector, domain, *item) for item in _others(domain, support)]
             write_atomic(file, json.dumps(rows, indent=1) + "\n")
             print(domain.name, len(rows), file=sys.stderr)

@@ -15,14 +15,15 @@ import torch
 import typer
 from many_heads import make_detectors
 
-from recap.allocator import keep_freed_memory
-from recap.benchmark.figures.style import COLOURS, Figure, render
-from recap.benchmark.interleaved import time_rounds
-from recap.benchmark.timed import run_bare, timed_model
-from recap.config import Settings, resolve_settings
+from recap._process import keep_freed_memory
+from recap.bench.figures.style import COLOURS, Figure, render
+from recap.bench.speed import time_rounds
+from recap.bench.timed import run_bare, timed_model
+from recap.config import Settings
 from recap.encoders.load import load_encoder
 from recap.encoders.vit import Encoder
 from recap.io import image_from_array
+from recap.methods.registry import resolve_settings
 from recap.scoring.many import score_many
 
 BASE_PX = 240

@@ -13,12 +13,15 @@ from typing import NamedTuple
 import torch
 import typer
 
-from recap.allocator import keep_freed_memory
-from recap.benchmark.interleaved import time_rounds
-from recap.config import Settings, resolve_settings
+from recap._process import keep_freed_memory
+from recap.bench.speed import time_rounds
+from recap.config import Settings
 from recap.encoders.load import load_encoder
+from recap.methods.images import LabelledImages
 from recap.methods.recap.head import ReCAP
-from recap.training.objective import Batch, Objective
+from recap.methods.recap.losses import Objective
+from recap.methods.recap.regimes import build
+from recap.methods.registry import resolve_settings
 
 SHOTS = 4
 ENCODER = "encoder alone"
@@ -48,10 +51,11 @@ def main(encoder: str = "dinov2-small", runs: int = 15, warmup: int = 2) -> None
 
 def contenders(settings: Settings, preset: str) -> dict[str, Timed]:
     """What is timed of a preset, by its name in the table."""
-    model = ReCAP(load_encoder(settings.encoder), settings)
+    model = build(load_encoder(settings.encoder), settings, "both")
     size = settings.encoder.input_px
     pixels = torch.rand(SHOTS, 3, size, size)
-    model.remember(model.adapt(torch.cat([model.prefix(p[None]) for p in pixels])))
+    hidden = torch.cat([model.encode(p[None]) for p in pixels])
+    model.memory.remember(model.tokens(model.features(hidden)), None)
     timed = {}
     if preset == "fast":
         timed[ENCODER] = Timed(lambda: model.encoder.taps(pixels[:1]))
@@ -59,22 +63,17 @@ def contenders(settings: Settings, preset: str) -> dict[str, Timed]:
     else:
         timed[f"scoring, {SHOTS}-shot, write-back"] = Timed(score(model, pixels))
     count = settings.training.batch_size
-    prefix = model.prefix(pixels[:1]).repeat_interleave(count, 0)
+    prefix = model.encode(pixels[:1]).repeat_interleave(count, 0)
     step = training_step(model, prefix)
     name = f"training step, {preset}, batch {count}"
     timed[f"{name}, prefix cached"] = Timed(step, count)
     if preset == "fast":
         timed[f"{name}, no masks"] = Timed(training_step(model, prefix, masks=False), count)
-        flowing = resolve_settings(
-            preset, encoder=settings.encoder.model_dump(), training={"context_gradient": True}
-        )
-        dense = training_step(ReCAP(model.encoder, flowing), prefix)
-        timed[f"{name}, context_gradient"] = Timed(dense, count)
     if preset == "paper":
         whole = pixels[:1].repeat_interleave(count, 0)
 
         def recompute() -> None:
-            model.prefix(whole)
+            model.encode(whole)
             step()
 
         timed[f"{name}, prefix recomputed"] = Timed(recompute, count)
@@ -91,19 +90,23 @@ def score(model: ReCAP, pixels: torch.Tensor) -> Callable[[], None]:
 
 def training_step(model: ReCAP, prefix: torch.Tensor, masks: bool = True) -> Callable[[], None]:
     count, size = len(prefix), model.encoder.input_px
-    batch = Batch(
-        prefix,
-        torch.arange(count) % 2 == 1,
+    number = torch.arange(count)
+    images = LabelledImages(
+        torch.zeros,
+        number % 2 == 1,
         torch.rand(count, size, size) > 0.9,
         torch.full((count,), masks),
-        torch.arange(count),
+        number,
+        0 * number,
+        ("",),
+        0 * number,
     )
-    objective = Objective(model)
+    objective = Objective(model, [model.maps, model.scores])
     parameters = [p for p in model.parameters() if p.requires_grad]
     optimiser = torch.optim.Adam(parameters, fused=True)
 
     def step() -> None:
-        objective(batch).total.backward()
+        objective(prefix, images).total.backward()
         optimiser.step()
         optimiser.zero_grad()
 

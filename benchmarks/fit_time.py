@@ -12,12 +12,12 @@ from typing import Annotated
 import torch
 import typer
 
-from recap.config import resolve_settings
 from recap.data import draw_support
 from recap.data.benchmark import read_domain
+from recap.data.support import load_support
 from recap.encoders.load import load_encoder
-from recap.training.fewshot import fit_few_shot
-from recap.training.support import load_support
+from recap.methods.registry import resolve_settings
+from recap.scoring.fit import fit_support
 
 
 class Clock:
@@ -55,7 +55,7 @@ def main(
         support = load_support([*drawn.normal, *drawn.abnormal], settings.reading)
         clock = Clock()
         started = time.monotonic()
-        fit_few_shot(support, settings, progress=clock, encoder=encoder)
+        fit_support(support, settings, progress=clock, encoder=encoder)
         whole = time.monotonic() - started
         encode, train = clock.seconds("encode"), clock.seconds("train")
         rest = whole - encode - train

@@ -22,18 +22,19 @@ import typer
 from PIL import Image as Pillow
 from score_pipeline import calibrated
 
-from recap.allocator import keep_freed_memory
-from recap.benchmark.interleaved import Lap, time_rounds
-from recap.benchmark.timed import timed_model
+from recap._process import keep_freed_memory
+from recap.bench.speed import Lap, time_rounds
+from recap.bench.timed import timed_model
 from recap.cli.score_job import Job, Wanted, score_jobs
-from recap.config import Settings, resolve_settings
+from recap.config import Settings
 from recap.data.cases import Found, find_cases
 from recap.data.phantom import phantom
 from recap.encoders.load import load_encoder
 from recap.io import image_from_array
+from recap.methods.registry import resolve_settings
 from recap.scoring.detector import Detector
+from recap.scoring.fit import assemble
 from recap.scoring.many import score_many
-from recap.training.assemble import assemble
 
 PICTURE_PX = 256
 RUNS_OF_FOLDERS = 5
@@ -112,7 +113,10 @@ def make_detectors(settings: Settings, heads: int, shots: int) -> list[Detector]
     """Detectors with side adapters on one encoder, with random numbers."""
     encoder, mode = load_encoder(settings.encoder), "few-shot" if shots else "zero-shot"
     models = [timed_model("recap", encoder, settings, shots) for _ in range(heads)]
-    return [assemble(model, mode, settings, [], {}, (0.0, 1.0)) for model in models]
+    return [
+        assemble(model, mode, settings, [], {}, (0.0, 1.0), "Timed.", model.regime)
+        for model in models
+    ]
 
 
 def rows(detector: Detector) -> int:

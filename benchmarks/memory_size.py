@@ -16,9 +16,9 @@ import typer
 from torch import Tensor
 
 import recap
-from recap.benchmark.cells import parse_numbers
+from recap.bench.cells import parse_numbers
 from recap.data.benchmark import read_domain
-from recap.encoders.memo import TapsMemo
+from recap.encoders.memo import Memo
 from recap.methods.recap.memory import k_centre
 from recap.scoring.detector import Detector
 from recap.scoring.evaluate import measure
@@ -37,9 +37,7 @@ def main(
     with TemporaryDirectory(prefix="recap-") as scratch:
         for bundle in bundles:
             detector = recap.load(bundle)
-            detector.model.encoder.memo = TapsMemo(
-                taps or Path(scratch)
-            )  # encoded once for all sizes
+            detector.model.encoder.memo = Memo(taps or Path(scratch))  # encoded once for all sizes
             for count, metrics in metrics_by_size(detector, samples, parse_numbers(rows)).items():
                 found.setdefault(count, []).append(metrics)
     print(f"{dataset.name}, {len(bundles)} detectors")

@@ -23,26 +23,26 @@ from typing import Annotated
 import numpy as np
 import typer
 
-from recap.allocator import keep_freed_memory
-from recap.benchmark.interleaved import time_rounds
-from recap.benchmark.timed import timed_model
-from recap.config import DEFAULT_PRESET, resolve_settings
+from recap._process import keep_freed_memory
+from recap.bench.speed import time_rounds
+from recap.bench.timed import timed_model
 from recap.data import write_phantoms
 from recap.encoders.load import load_encoder
-from recap.runtime.choice import choose_runtime
+from recap.methods.registry import resolve_settings
+from recap.runtime.choose import choose_runtime
+from recap.runtime.engines import machine_facts
 from recap.runtime.export import export_bundle
-from recap.runtime.machine import machine_facts
 from recap.scoring.arrays import Runtime
 from recap.scoring.detector import Detector
+from recap.scoring.fit import assemble
 from recap.scoring.prepared import one_core_each
-from recap.training.assemble import assemble
 from recap.types import FloatArray
 
 
 def main(
     encoder: str = "dinov2-small",
     shots: int = 4,
-    preset: str = DEFAULT_PRESET,
+    preset: str = "recap",
     int8: bool = False,
     threads: int | None = None,
     runs: int = 20,
@@ -55,7 +55,7 @@ def main(
     settings = resolve_settings(preset, encoder={"name": encoder, "random_weights": True})
     model = timed_model("recap", load_encoder(settings.encoder), settings, shots)
     mode = "few-shot" if shots else "zero-shot"
-    detector = assemble(model, mode, settings, [], {}, (0.0, 1.0))
+    detector = assemble(model, mode, settings, [], {}, (0.0, 1.0), "Timed.", model.regime)
     size = settings.encoder.input_px
     with TemporaryDirectory(prefix="recap-") as scratch:
         runtimes = make_runtimes(detector, Path(scratch), int8, threads)

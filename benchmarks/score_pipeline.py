@@ -28,18 +28,19 @@ import torch
 import typer
 from read_speed import ct_slice
 
-from recap.allocator import keep_freed_memory
-from recap.benchmark.timed import timed_model
+from recap._process import keep_freed_memory
+from recap.bench.timed import timed_model
 from recap.cli.score_job import Job, Wanted, score_jobs
-from recap.config import ReadingSettings, resolve_settings
+from recap.config import ReadingSettings
 from recap.data.cases import Found, find_cases
 from recap.encoders.load import load_encoder
 from recap.io import read_image
+from recap.methods.registry import resolve_settings
+from recap.pipeline import side_by_side
 from recap.scoring.calibrate import calibrate
 from recap.scoring.detector import Detector
-from recap.scoring.pipeline import side_by_side
+from recap.scoring.fit import assemble
 from recap.scoring.prepared import fitting_batch, one_core_each
-from recap.training.assemble import assemble
 
 ALLOWED = {"png": 1.15, "dicom": 1.25}
 AT_A_TURN = 100
@@ -160,7 +161,8 @@ def write_slice(picture: Path, path: Path) -> None:
 def detector_for(encoder: str, shots: int) -> Detector:
     settings = resolve_settings(encoder={"name": encoder, "random_weights": True})
     model = timed_model("recap", load_encoder(settings.encoder), settings, shots)
-    return assemble(model, "few-shot" if shots else "zero-shot", settings, [], {}, (0.0, 1.0))
+    mode = "few-shot" if shots else "zero-shot"
+    return assemble(model, mode, settings, [], {}, (0.0, 1.0), "Timed.", model.regime)
 
 
 def calibrated(detector: Detector, cases: Sequence[Found]) -> Detector:

@@ -1,12 +1,13 @@
 """The whole speed table, written to benchmarks/speed.md with the machine, versions and commands.
 
     make bench        (or: python benchmarks/speed_page.py [--data DATA] [--runs 20]
-                                                           [--only WORDS])
+                                             [--only WORDS] [--before TREE])
 
 Every section is one run of one command, and compares by ratios within that run: machines differ
-and are noisy. With DATA, a folder of benchmark domains, whole archives are scored too. `--only`
-measures again the section of that title, else those whose titles have these words, and keeps the
-others as they are.
+and are noisy. With DATA, a folder of benchmark domains, whole archives are scored too, and commands
+timed beside busy processes; with `--before` also those of another working copy. `--only` measures
+again the section of that title, else those whose titles have these words, and keeps the others as
+they are.
 """
 
 import shlex
@@ -16,16 +17,24 @@ from pathlib import Path
 
 import typer
 
-from recap.runtime.machine import machine_facts
+from recap.runtime.engines import machine_facts
 
 HERE = Path(__file__).parent
 PAGE = HERE / "speed.md"
+BUSY = "Beside busy processes"
 
 
-def main(data: Path | None = None, runs: int = 20, large: bool = True, only: str = "") -> None:
+def main(
+    data: Path | None = None,
+    runs: int = 20,
+    large: bool = True,
+    only: str = "",
+    before: Path | None = None,
+) -> None:
     """Run every section; one that fails is told on the page and in the exit code."""
     failed, page = [], measured_before() if only else {}
-    wanted = {title: command for title, command in sections(data, runs, large) if only in title}
+    every = sections(data, runs, large, before)
+    wanted = {title: command for title, command in every if only in title}
     if only in wanted:
         wanted = {only: wanted[only]}
     for title, command in wanted.items():
@@ -40,7 +49,9 @@ def main(data: Path | None = None, runs: int = 20, large: bool = True, only: str
         raise typer.Exit(1)
 
 
-def sections(data: Path | None, runs: int, large: bool) -> list[tuple[str, list[str]]]:
+def sections(
+    data: Path | None, runs: int, large: bool, before: Path | None
+) -> list[tuple[str, list[str]]]:
     """What is measured, and how."""
     count = ["--runs", str(runs)]
     timed = ["recap", "bench", "speed", "--random-weights", *count]
@@ -79,6 +90,10 @@ def sections(data: Path | None, runs: int, large: bool) -> list[tuple[str, list[
     if data is not None:
         pipeline = ["python", "benchmarks/score_pipeline.py", str(data.absolute())]
         found.append(("Archives: reading, scoring and writing", pipeline))
+        busy = ["python", "benchmarks/busy_machine.py", str((data / "Brain_AD").absolute())]
+        if before is not None:
+            busy += ["--before", str(before.absolute())]
+        found.append((BUSY, busy))
     return found
 
 

@@ -10,8 +10,8 @@ from typing import Any
 import hypothesis
 import pytest
 
-from recap.collector import collect_seldom
-from recap.encoders.cache import cache_dir
+from recap._process import collect_seldom
+from recap.encoders._cache import cache_dir
 
 TINY_PX = 70  # a grid of 5 × 5 patches of 14 px
 
@@ -34,7 +34,8 @@ MADE_ONCE = {"e2e", "runtime"}
 # Tests of these folders fit detectors, run commands or start services: many are quick, but there
 # are hundreds. What is left for `make test-fast` are the tests of single functions.
 WHOLE_PROGRAMS = {
-    *("benchmark", "cli", "pacs", "peers", "report", "runtime", "scoring", "server", "training")
+    *("bench", "cli", "methods", "pacs", "pins", "report"),
+    *("runtime", "scoring", "server", "training"),
 }
 
 

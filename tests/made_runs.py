@@ -6,9 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from recap.benchmark.cells import Cell, write_result
-from recap.benchmark.examples import keep_maps
-from recap.methods.methods import resolve_method
+from recap.bench.cells import Cell
+from recap.bench.examples import keep_maps
+from recap.bench.kept import write_result
+from recap.methods.registry import resolve_settings
 from recap.metrics import auroc
 
 SIZE = 24
@@ -17,7 +18,7 @@ SIZE = 24
 def made_cell(
     method: str, dataset: str, shots: int, seed: int, preset: str | None = None, **model: Any
 ) -> Cell:
-    settings = resolve_method(method, preset, seed=seed, model=model)
+    settings = resolve_settings(preset, method=method, seed=seed, model=model)
     return Cell(method, dataset, shots, settings)
 
 

@@ -10,8 +10,8 @@ from dicom_files import data_set, place
 from recap.config import ReadingSettings
 from recap.data.cases import find_cases
 from recap.io.case import Case
-from recap.pacs.spool import Unscored
-from recap.report.dicom_results import write_dicom_results
+from recap.report.dicom.results import write_dicom_results
+from recap.service.pacs.spool import Unscored
 
 
 def study(number: int, slices: int = 3, side: int = 8) -> list[pydicom.Dataset]:
@@ -61,6 +61,7 @@ def marked(case: Case) -> SimpleNamespace:
         map=maps[0] if case.kind == "image" else maps,
         highest=0,
         decision=None,
+        domain=None,
     )
 
 

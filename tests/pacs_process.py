@@ -9,9 +9,9 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 def main() -> None:
     from pacs_images import mark
-    from recap.pacs.listen import Listener, ListenSettings
-    from recap.pacs.send import DicomPeer, parse_address
-    from recap.pacs.spool import Spool, Unscored
+    from recap.service.pacs.listen import Listener, ListenSettings
+    from recap.service.pacs.send import DicomPeer, parse_address
+    from recap.service.pacs.spool import Spool, Unscored
 
     spool, archive, delay, quiet = sys.argv[1:]
 

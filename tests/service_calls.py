@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from PIL import Image as Pillow
 
-from recap.server.jobs import Jobs, Kind, NewJob
-from recap.server.store import new_id
+from recap.service.jobs import Jobs, Kind, NewJob
+from recap.service.store import new_id
 
 ADDRESS = "http://127.0.0.1:8000"
 API = "/api/v1"

@@ -1,32 +1,39 @@
-"""The life of one job, killed by SIGKILL at every single step: run as a process of its own.
+"""The lives of three jobs, killed by SIGKILL at every single step: run as a process of its own.
 
-A step is a statement of SQL, an fsync or a rename. After each death the data folder is opened
-again, as a restart does, and the job must be there if it was accepted, and end exactly once.
+A step is a statement of SQL, an fsync, a rename or the removal of a folder. After each death the
+data folder is opened again, as a restart does, which must not take what was left for another's. A
+job that is scored must be there if it was accepted, and end exactly once; one that is deleted, and
+a bundle that is made twice and deleted, must leave nothing.
 """
 
 import os
 import random
+import shutil
 import signal
 import sys
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from recap.server import workers
-from recap.server.jobs import Jobs, NewJob
-from recap.server.metrics import Metrics
-from recap.server.settings import ServerSettings
-from recap.server.store import Store
+from recap.service import bundles, workers
+from recap.service.jobs import Jobs, NewJob
+from recap.service.metrics import Metrics
+from recap.service.settings import ServerSettings
+from recap.service.store import Store
 
-ID = "a" * 32
+ID, DELETED, FITTED, AGAIN = "a" * 32, "b" * 32, "c" * 32, "d" * 32
 
 
 class Detectors:
     """Stands for the bundles: nothing is loaded."""
 
-    def folder(self, name: str) -> Path:
-        return Path(name)
+    def bundle(self, name: str) -> str:
+        return name
+
+    def folders(self) -> dict[str, Path]:
+        return {}
 
     def detector(self, name: str) -> None:
         return None
@@ -57,6 +64,7 @@ def dying_after(steps: int) -> None:
 
     os.fsync = counted(os.fsync)
     Path.rename = counted(Path.rename)  # type: ignore[method-assign]
+    shutil.rmtree = counted(shutil.rmtree)  # type: ignore[assignment]
     opened = Store.__init__
 
     def open_traced(self: Store, root: Path) -> None:
@@ -67,22 +75,44 @@ def dying_after(steps: int) -> None:
 
 
 def live(root: Path) -> None:
-    """From an upload to a result, or from wherever the last life ended."""
+    """From uploads to their ends, or from wherever the last life ended."""
     store = Store(root / "data")
     jobs = Jobs(store, 5)
     jobs.recover()
     store.sweep()
-    if jobs.get(ID) is None and not (root / "accepted").exists():
-        upload = store.incoming(ID) / "upload"
-        upload.mkdir(parents=True)
-        (upload / "000000.png").write_bytes(b"pixels")
-        jobs.accept(NewJob(ID, "score", "b", {}, {}, 1))
-        (root / "accepted").touch()
     settings = ServerSettings(bundles=(), data=root / "data")
     worker: Any = workers.Workers(settings, jobs, Detectors(), Metrics())  # type: ignore[arg-type]
-    while claimed := jobs.claim("score"):
-        worker._run(claimed)
+    worker._fit = partial(fit, worker)
+    for job in (ID, DELETED):
+        accept(root, jobs, NewJob(job, "score", "b", {}, {}, 1))
+    for job in (FITTED, AGAIN):
+        accept(root, jobs, NewJob(job, "fit", "mine", {}, {}, 1))
+    for lane in ("score", "fit"):
+        while claimed := jobs.claim(lane):
+            worker._run(claimed)
+    jobs.delete(DELETED)
+    bundles.Bundles(settings, store).remove("mine")
     store.close()
+
+
+def accept(root: Path, jobs: Jobs, new: NewJob) -> None:
+    """Upload a job, unless a client was told that it was accepted."""
+    told = root / new.id
+    if jobs.get(new.id) is None and not told.exists():
+        upload = jobs.store.incoming(new.id) / "upload"
+        upload.mkdir(parents=True)
+        (upload / "000000.png").write_bytes(b"pixels")
+        jobs.accept(new)
+    told.touch()
+
+
+def fit(worker: Any, job: Any, _: list[Any]) -> bool:
+    """Stands for fitting: the second bundle takes the place of the first."""
+    folder = worker._jobs.store.job_folder(job.id) / f"working-{job.attempt}"
+    bundle = worker._new_folder(folder) / "bundle"
+    bundle.mkdir()
+    (bundle / "head").write_bytes(b"numbers")
+    return bool(worker._add_bundle(job, bundle, "mine", replace=True))
 
 
 def killed_at(root: Path, step: int | None) -> bool:
@@ -101,7 +131,7 @@ def killed_at(root: Path, step: int | None) -> bool:
 
 
 def check(root: Path, steps: list[int]) -> None:
-    """After the last life: one job, done, with one whole result and nothing else."""
+    """After the last life: one job, done, with one whole result; what was deleted is gone."""
     store = Store(root / "data")
     jobs = Jobs(store, 5)
     store.sweep()
@@ -109,17 +139,22 @@ def check(root: Path, steps: list[int]) -> None:
     folder = store.job_folder(ID)
     assert job is not None, steps
     assert job.status == "done", (steps, job.status)
-    assert {path.name for path in folder.iterdir()} == {"upload", job.result}, steps
+    assert {path.name for path in folder.iterdir()} == {"job.json", "upload", job.result}, steps
     assert (folder / job.result / "result.json").stat().st_size == 2000, steps
-    assert list((store.root / "incoming").iterdir()) == [], steps
-    assert [path.name for path in (store.root / "jobs").iterdir()] == [ID], steps
+    kept = {path.name for path in (store.root / "jobs").iterdir()}
+    assert kept == {ID, FITTED, AGAIN}, (steps, kept)
+    assert jobs.get(DELETED) is None, steps
+    for empty in ("incoming", "bundles"):
+        left = [str(path) for path in (store.root / empty).rglob("*")]
+        assert left == [], (steps, left)
     store.close()
 
 
 def main() -> None:
     """Every single death, then pairs of them."""
-    sys.modules["recap.server.scoring"] = type(sys)("scoring")
-    sys.modules["recap.server.scoring"].score_job = score_job  # type: ignore[attr-defined]
+    sys.modules["recap.service.work"] = type(sys)("work")
+    sys.modules["recap.service.work"].score_job = score_job  # type: ignore[attr-defined]
+    bundles.served_names = lambda folders: {}  # only what was made here
     total = 0
     memory = Path("/dev/shm")  # deaths of a process, not of a disk
     where = memory if memory.is_dir() else None

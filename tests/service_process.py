@@ -13,8 +13,8 @@ import httpx
 _SCRIPT = """
 import json, sys
 from pathlib import Path
-from recap.server.run import run_server
-from recap.server.settings import ServerSettings
+from recap.service.app import run_server
+from recap.service.settings import ServerSettings
 run_server(ServerSettings.model_validate_json(sys.argv[1]))
 """
 
@@ -25,7 +25,7 @@ class ServiceProcess:
     def __init__(self, bundles: list[Path], data: Path, **settings: Any) -> None:
         self.data = data
         given = {"bundles": tuple(bundles), "data": data, "port": 0, **settings}
-        from recap.server.settings import ServerSettings
+        from recap.service.settings import ServerSettings
 
         text = ServerSettings(**given).model_dump_json()
         self.process = subprocess.Popen(

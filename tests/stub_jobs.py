@@ -5,10 +5,10 @@ import signal
 import time
 from dataclasses import dataclass
 
-from recap.benchmark.cells import plan_cells
-from recap.benchmark.engines import Job
-from recap.config import resolve_settings
+from recap.bench.cells import plan_cells
+from recap.bench.engines import Job
 from recap.errors import InputError
+from recap.methods.registry import resolve_settings
 
 
 @dataclass(frozen=True)

@@ -111,11 +111,11 @@ def test_a_single_normal_image_is_enough(settings):
 
 
 def test_preset_and_seed_without_settings(monkeypatch, tiny_folder):
-    from recap.training import fewshot
+    from recap.scoring import fit as fitting
 
     seen = []
     monkeypatch.setattr(
-        fewshot, "fit_few_shot", lambda support, settings, **rest: seen.append(settings)
+        fitting, "fit_support", lambda support, settings, **rest: seen.append(settings)
     )
     recap.fit([picture(0)])
     assert seen.pop() == recap.resolve_settings("recap", seed=0)
@@ -155,7 +155,6 @@ def test_errors_have_one_root(settings, tmp_path):
         lambda: recap.load(tmp_path / "nowhere"),
         lambda: recap.resolve_settings("turbo"),
         lambda: recap.read_image(tmp_path / "nowhere.png"),
-        lambda: recap.build_model(str(tmp_path / "nowhere")),
         lambda: recap.fit([picture(0)], settings=settings, device="banana"),
     ):
         with pytest.raises(recap.RecapError):

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import recap._archive as archive_module
+from recap._archive import unpack_archive
 from recap.errors import InputError
-from recap.fetch import archive as archive_module
-from recap.fetch import unpack_archive
 
 FILES = {"Brain/a.png": b"a" * 5000, "Brain/deep/b.png": b"b", "README": b"read", "empty": b""}
 
@@ -49,7 +49,7 @@ def test_round_trip(tmp_path: Path, suffix: str) -> None:
     written = unpack_archive(archive, tmp_path / "out", progress=lambda *step: steps.append(step))
     assert tree(tmp_path / "out") == FILES
     assert sorted(written) == sorted(tmp_path / "out" / name for name in FILES)
-    assert steps[-1] == (4, 4, "")
+    assert steps[-1] == ("unpack", 4, 4, "")
 
 
 @pytest.mark.parametrize("suffix", ["zip", "tar.gz"])

@@ -7,17 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from recap.config import (
-    PRESETS,
-    Settings,
-    merged,
-    parse_override,
-    read_toml,
-    resolve_settings,
-    setting_names,
-    settings_from_dict,
-)
+from recap.config import merged, parse_override, read_toml, setting_names
 from recap.errors import SettingsError
+from recap.methods.recap.settings import PRESETS, RecapSettings
+from recap.methods.registry import resolve_settings, settings_from_dict
 
 
 @pytest.fixture
@@ -31,8 +24,8 @@ def toml(tmp_path):
 
 
 def test_recap_is_the_default_and_fast_changes_nothing():
-    assert resolve_settings() == resolve_settings("recap") != Settings()
-    assert resolve_settings("fast") == Settings()
+    assert resolve_settings() == resolve_settings("recap") != RecapSettings()
+    assert resolve_settings("fast") == RecapSettings()
     assert resolve_settings().model.branches == "taught"
 
 
@@ -42,7 +35,6 @@ def test_paper_preset_is_the_published_recipe():
     assert paper.model.write_back
     assert paper.model.upsample == "corners"
     assert (paper.training.batch_size, paper.training.clip_norm) == (1, 1.0)
-    assert paper.training.context_gradient
     assert (paper.model.conditioning, paper.model.branches) == ("gated", "both")
     assert (paper.training.separation_margin, paper.training.separation_weight) == (0, 0.1)
     assert (paper.model.eta, paper.model.logit_scale, paper.model.top_k) == (0.05, 100.0, 0.1)
@@ -246,13 +238,13 @@ def test_settings_survive_json():
 
 def test_settings_cannot_be_changed_in_place():
     with pytest.raises(ValueError, match="frozen"):
-        Settings().training.epochs = 3
+        RecapSettings().training.epochs = 3
 
 
 def test_every_setting_has_a_dotted_name():
-    names = setting_names()
+    names = setting_names(RecapSettings)
     assert {"seed", "preset", "encoder.name", "training.epochs"} <= set(names)
     assert len(names) == len(set(names))
-    tree = Settings().model_dump()
+    tree = RecapSettings().model_dump()
     flat = {f"{s}.{k}" for s, v in tree.items() if isinstance(v, dict) for k in v}
     assert flat | {k for k, v in tree.items() if not isinstance(v, dict)} == set(names)

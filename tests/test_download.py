@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from file_server import Site, serve
-from recap.fetch import FetchError, download
-from recap.fetch.https import ATTEMPTS_WITHOUT_GAIN
+from recap._download import ATTEMPTS_WITHOUT_GAIN, FetchError, download
 
 DATA = random.Random(0).randbytes(100_000)
 OTHER = random.Random(1).randbytes(100_000)
@@ -30,7 +29,7 @@ def target(tmp_path: Path) -> Path:
 
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch):
-    monkeypatch.setattr("recap.fetch.https._BLOCK_BYTES", 10_000)
+    monkeypatch.setattr("recap._download._BLOCK_BYTES", 10_000)
 
 
 def fetch(site: Site, target: Path, **options) -> str:
@@ -50,8 +49,8 @@ def test_whole_file(site, target):
     assert fetch(site, target, progress=lambda *step: steps.append(step)) == sha256(DATA)
     assert target.read_bytes() == DATA
     assert alone(target)
-    assert steps[0] == (10_000, 100_000)
-    assert steps[-1] == (100_000, 100_000)
+    assert steps[0] == ("download", 10_000, 100_000, "bmad.zip")
+    assert steps[-1] == ("download", 100_000, 100_000, "bmad.zip")
     assert site.asked[0]["Accept-Encoding"] == "identity"
 
 
@@ -79,7 +78,7 @@ def test_a_later_run_goes_on(site, target):
     site.cut_after = 35_000
     site.answers = []
 
-    def stop(done, total):
+    def stop(stage, done, total, name):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -107,7 +106,7 @@ def test_a_file_that_changes_between_attempts(site, target, validator):
     setattr(site, validator, '"v1"' if validator == "etag" else "Mon, 01 Jan 2024 00:00:00 GMT")
     site.cut_after = 40_000
 
-    def change(done, total):
+    def change(stage, done, total, name):
         if done == 40_000 and site.data == DATA:
             site.data = OTHER
             setattr(
@@ -121,7 +120,7 @@ def test_a_file_that_changes_between_attempts(site, target, validator):
 def test_a_file_that_becomes_shorter(site, target):
     site.cut_after = 40_000
 
-    def change(done, total):
+    def change(stage, done, total, name):
         if done == 40_000:
             site.data, site.cut_after, site.answers = OTHER[:30_000], None, [(416, {})]
             site.etag = '"v2"'
@@ -142,7 +141,7 @@ def test_a_wrong_part_is_not_used(site, target):
     site.cut_after = 40_000
     wrong = (206, {"Content-Range": "bytes 5-9/100000", "ETag": '"v1"'})
 
-    def misbehave(done, total):
+    def misbehave(stage, done, total, name):
         if done == 40_000:
             site.cut_after, site.answers = None, [wrong]
 
@@ -236,7 +235,7 @@ def test_an_unreachable_server_is_given_up(target):
 def test_parts_of_another_address_are_not_used(site, target):
     site.cut_after = 10_000
     with pytest.raises(ZeroDivisionError):
-        fetch(site, target, progress=lambda done, total: 1 / 0)
+        fetch(site, target, progress=lambda *step: 1 / 0)
     site.cut_after = None
     download(site.url + "?other", target, sha256=sha256(DATA), pause_s=0)
     assert ranges(site) == [None, None]

@@ -7,7 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recap.fetch import FetchError, fetch_sdist, fetch_wheel, find_sdist_link, registry, sha256_of
+from recap import _download
+from recap._download import (
+    FetchError,
+    fetch_sdist,
+    fetch_wheel,
+    find_sdist_link,
+    sha256_of,
+)
 
 PIP_OUTPUT = """
   Skipping link: none of the wheel's tags (cp37-cp37m-win_amd64) are compatible: \
@@ -35,7 +42,7 @@ def fake_pip(monkeypatch, *, files=(), stdout="", stderr="", code=0):
                 stream.write(data)
         return subprocess.CompletedProcess(command, code, stdout, stderr)
 
-    monkeypatch.setattr(registry.subprocess, "run", run)
+    monkeypatch.setattr(_download.subprocess, "run", run)
     return commands
 
 
@@ -76,7 +83,7 @@ def test_slow_pip_is_given_up(tmp_path, monkeypatch):
     def run(command, **kwargs):
         raise subprocess.TimeoutExpired(command, kwargs["timeout"])
 
-    monkeypatch.setattr(registry.subprocess, "run", run)
+    monkeypatch.setattr(_download.subprocess, "run", run)
     with pytest.raises(FetchError, match="within 7 s"):
         fetch_wheel("tool==1.0", "0" * 64, tmp_path, timeout_s=7)
 
@@ -104,11 +111,15 @@ def sdist_at(tmp_path, monkeypatch, data):
 
 
 def test_sdist_is_streamed_and_checked(tmp_path, monkeypatch):
-    monkeypatch.setattr(registry, "_BLOCK_BYTES", 100)
-    monkeypatch.setattr(registry, "_REPORT_BYTES", 500)
+    monkeypatch.setattr(_download, "_BLOCK_BYTES", 100)
+    monkeypatch.setattr(_download, "_REPORT_BYTES", 500)
     data, messages = bytes(range(256)) * 4, []
     commands = sdist_at(tmp_path, monkeypatch, data)
-    path = fetch_sdist("tool", "1.0", sha256(data), tmp_path / "out", progress=messages.append)
+
+    def report(*step):
+        messages.append(step)
+
+    path = fetch_sdist("tool", "1.0", sha256(data), tmp_path / "out", progress=report)
     assert path == tmp_path / "out" / "tool-1.0.tar.gz"
     assert path.read_bytes() == data
     assert len(messages) == 2
@@ -120,7 +131,7 @@ def test_sdist_is_streamed_and_checked(tmp_path, monkeypatch):
 def test_bad_sdist_leaves_nothing(tmp_path, monkeypatch, reason):
     sdist_at(tmp_path, monkeypatch, b"x" * 1000)
     if reason == "larger":
-        monkeypatch.setattr(registry, "SIZE_LIMIT_BYTES", 999)
+        monkeypatch.setattr(_download, "SIZE_LIMIT_BYTES", 999)
     with pytest.raises(FetchError, match=reason):
         fetch_sdist("tool", "1.0", "0" * 64, tmp_path / "out")
     assert list((tmp_path / "out").iterdir()) == []

@@ -11,15 +11,15 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from recap.errors import RecapError
+from recap.threads import wait_passively
 
 if TYPE_CHECKING:
-    from recap.config import resolve_settings
     from recap.io import read_image
-    from recap.methods.recap.build import build_model
-    from recap.runtime.loading import load
+    from recap.methods.registry import resolve_settings
+    from recap.runtime.choose import load
     from recap.scoring.calibrate import calibrate
     from recap.scoring.detector import Detector
-    from recap.training.fit import fit
+    from recap.scoring.fit import fit
     from recap.types import Image, Prediction
 
     __version__: str
@@ -30,7 +30,6 @@ __all__ = [
     "Prediction",
     "RecapError",
     "__version__",
-    "build_model",
     "calibrate",
     "fit",
     "load",
@@ -43,13 +42,15 @@ _LAZY = {
     "Detector": "recap.scoring.detector",
     "Image": "recap.types",
     "Prediction": "recap.types",
-    "build_model": "recap.methods.recap.build",
     "calibrate": "recap.scoring.calibrate",
-    "fit": "recap.training.fit",
-    "load": "recap.runtime.loading",
+    "fit": "recap.scoring.fit",
+    "load": "recap.runtime.choose",
     "read_image": "recap.io",
-    "resolve_settings": "recap.config",
+    "resolve_settings": "recap.methods.registry",
 }
+
+
+wait_passively()  # every command, worker and program passes here, before any of this loads torch
 
 
 def __getattr__(name: str) -> Any:

@@ -16,6 +16,8 @@ Window = tuple[float, float]
 Branch = Literal["seg", "det"]
 BRANCHES: tuple[Branch, Branch] = ("seg", "det")
 CLASSES: tuple[str, str] = ("normal", "abnormal")
+Mode = Literal["few-shot", "zero-shot", "normal-only"]
+"""What a detector was fitted on: both classes of the target, other domains, or normal images."""
 
 
 @dataclass(frozen=True)
@@ -85,6 +87,22 @@ class Sample:
 
 
 @dataclass(frozen=True)
+class DomainCheck:
+    """Whether a case is like those that a detector knows; that takes no threshold of scores."""
+
+    in_domain: bool
+    """False: unlike all that is known; neither normal nor abnormal, and its score means little."""
+    distance: float
+    """1 − cosine to the nearest known image; of many images, what half of them stay within."""
+    limit: float
+    p_value: float | None = None
+    """Share of known cases that are as far from the others; None where those are of another kind.
+    """
+    warning: str = ""
+    """In words; empty in the domain."""
+
+
+@dataclass(frozen=True)
 class Decision:
     """What a calibrated detector makes of a score, and by which rule."""
 
@@ -136,15 +154,23 @@ class Prediction:
     estimated by leaving each of them out in turn; `recap calibrate` sets a better one."""
     descriptor: FloatArray | None = None
     """The image as a whole, as the encoder sees it: a unit vector. None from other methods."""
+    domain: DomainCheck | None = None
+    """None where the detector knows fewer than two images, and from other methods."""
 
     def __repr__(self) -> str:
-        return f"Prediction({in_short(self.score, self.decision, self.map)}, {self.source!r})"
+        short = in_short(self.score, self.decision, self.domain, self.map)
+        return f"Prediction({short}, {self.source!r})"
 
 
-def in_short(score: float, decision: Decision | None, values: FloatArray) -> str:
-    """What a prediction is in one line of a notebook; maps are named by their shape."""
+def in_short(
+    score: float, decision: Decision | None, domain: DomainCheck | None, values: FloatArray
+) -> str:
+    """Put a prediction into one line of a notebook; maps are named by their shape."""
     parts = [f"score={score:.4f}"]
+    if domain is not None and not domain.in_domain:
+        parts.append("out of domain")
+    elif decision is not None:
+        parts.append("abnormal" if decision.abnormal else "normal")
     if decision is not None:
-        verdict = "abnormal" if decision.abnormal else "normal"
-        parts += [f"{verdict if decision.in_domain else 'out of domain'}, p={decision.p_value:.3g}"]
+        parts.append(f"p={decision.p_value:.3g}")
     return ", ".join([*parts, f"map={values.shape}"])

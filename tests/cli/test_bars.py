@@ -4,7 +4,7 @@ import pytest
 
 from recap.cli.bars import bars
 from recap.cli.words import printable
-from recap.words import counted
+from recap.errors import counted
 
 HOSTILE = "a\x1b[2J\nScoring: 9/9\u202eb\udcff.png"
 SHOWN = r"a\x1b[2J\nScoring: 9/9\u202eb\udcff.png"

@@ -3,11 +3,10 @@ import shutil
 
 import pytest
 
-from recap.benchmark import runner
+from recap.bench import run as running
 from recap.data import draw_support
 from recap.data.supports import write_support
-from recap.methods.methods import METHODS
-from recap.methods.registry import PEERS
+from recap.methods.registry import METHODS
 
 
 @pytest.fixture
@@ -30,7 +29,7 @@ def test_run_then_table(run_bench, command, tmp_path):
     assert run_bench().code == 0
     assert [file.stat().st_mtime_ns for file in files] == stamps
     assert "image_auroc" in json.loads(files[0].read_text())["metrics"]
-    marks = {"md": "| ", "csv": "table,row", "html": "<table", "latex": "tabular"}
+    marks = {"md": "| ", "csv": "table,row", "latex": "tabular"}
     for form, mark in marks.items():
         table = command("bench", "table", tmp_path / "runs", "--format", form)
         assert table.code == 0, table.err
@@ -62,7 +61,7 @@ def test_columns_are_compared(run_bench, command, tmp_path):
 @pytest.mark.parametrize(("more", "jobs"), [((), None), (("--jobs", "3"), 3)])
 def test_how_many_cells_run_at_once_is_the_engines_to_say(run_bench, monkeypatch, more, jobs):
     asked = []
-    monkeypatch.setattr(runner, "run_cells", lambda *_, **options: asked.append(options) or {})
+    monkeypatch.setattr(running, "run_cells", lambda *_, **options: asked.append(options) or {})
     result = run_bench("--engine", "ray", "--ray-address", "head:6379", *more)
     assert result.code == 0, result.err
     assert [options["jobs"] for options in asked] == [jobs]
@@ -154,14 +153,14 @@ def test_entries_of_an_exclusion_list_that_leave_nothing_out_are_told(run_bench,
 def planned(monkeypatch):
     """The cells that would run."""
     found = []
-    monkeypatch.setattr(runner, "run_cells", lambda cells, *_, **__: found.extend(cells) or {})
+    monkeypatch.setattr(running, "run_cells", lambda cells, *_, **__: found.extend(cells) or {})
     return found
 
 
 def test_all_methods_are_those_that_the_encoder_has_the_towers_for(
     run_bench, command, domains, planned, tmp_path
 ):
-    texts = {name for name, peer in PEERS.items() if peer.uses_text}
+    texts = {name for name, peer in METHODS.items() if peer.uses_text}
     result = run_bench("--methods", "all", "--seeds", "0")
     assert result.code == 0, result.err
     assert {cell.method for cell in planned} == set(METHODS) - texts

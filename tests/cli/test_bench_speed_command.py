@@ -53,7 +53,7 @@ def test_published_latencies_on_request(speed):
     [
         (
             ["--methods", "recap,mvfaa"],
-            "Unknown method 'mvfaa'. Choose from: recap, normal",
+            "No method is called 'mvfaa'. Did you mean 'mvfa'?",
         ),
         (["--methods", "nearest", "--shots", "0"], "nothing to time at 0 shots"),
         (["--input-px", "big"], "not a list of numbers"),

@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from recap.benchmark import studies
+from recap.bench import studies
 from recap.errors import InputError
 
 
@@ -106,7 +106,7 @@ def test_wrong_options_are_told(bench):
 
 
 def test_failures_are_named_and_the_rest_is_shown(bench, monkeypatch):
-    from recap.benchmark import run_cell
+    from recap.bench import run_cell
 
     fit = run_cell._fit
 

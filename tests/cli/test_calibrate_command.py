@@ -107,7 +107,7 @@ def test_files_are_then_read_as_for_the_calibration(command, own_bundle, folders
 
 def test_a_graph_gives_the_scores_of_the_calibration(command, own_bundle, folders, monkeypatch):
     chosen = []
-    choose = "recap.runtime.loading.choose_runtime"
+    choose = "recap.runtime.choose.choose_runtime"
     monkeypatch.setattr(choose, lambda detector, name, bundle, *_: chosen.append((name, bundle)))
     options = ["calibrate", own_bundle, "--normal", folders / "normal", "--runtime", "onnx"]
     assert command(*options).code == 0
@@ -192,3 +192,12 @@ def test_files_that_are_not_named_are_counted(command, own_bundle, folders):
     assert result.code == 1
     assert result.err.count("  left out: ") == 6
     assert "  left out: 3 more\n" in result.err
+
+
+def test_a_link_in_the_bundle_is_told_before_the_work(command, own_bundle, folders, tmp_path):
+    (own_bundle / "notes.txt").symlink_to("/etc/passwd")
+    out = ["--out", tmp_path / "calibrated"]
+    result = command("calibrate", own_bundle, "--normal", folders / "normal", *out)
+    assert result.code == 2
+    assert "notes.txt is a link" in result.err
+    assert not (tmp_path / "calibrated").exists()

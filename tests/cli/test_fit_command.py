@@ -4,12 +4,13 @@ import shutil
 import pytest
 
 import recap
+from recap._files import alone
 from recap.data import draw_support
 from recap.data.supports import write_support
-from recap.lock import alone
+from recap.errors import EXIT_CODES
+from recap.methods import training
+from recap.methods.recap.losses import Objective
 from recap.scoring.bundle import read_card
-from recap.training import epochs, fewshot
-from recap.training.devices import Workers
 
 
 def files(bundle):
@@ -153,7 +154,9 @@ def test_an_existing_bundle_needs_overwrite(command, tiny, brain_folders, tmp_pa
 
 
 def test_overwrite_spares_what_is_no_bundle(command, tiny, brain_folders, tmp_path, monkeypatch):
-    monkeypatch.setattr(fewshot, "fit_few_shot", lambda *a, **k: pytest.fail("worked in vain"))
+    monkeypatch.setattr(
+        "recap.scoring.fit.fit_support", lambda *a, **k: pytest.fail("worked in vain")
+    )
     (tmp_path / "photos").mkdir()
     (tmp_path / "photos" / "one.png").write_bytes(b"dear")
     options = ["--out", tmp_path / "photos", "--overwrite"]
@@ -176,9 +179,9 @@ def test_a_file_in_the_way_is_called_one(option, command, tiny, brain_folders, t
 @pytest.fixture
 def interrupted(command, tiny, brain_folders, tmp_path, monkeypatch):
     """The command of a fit that was stopped by Ctrl-C after two of three steps."""
-    monkeypatch.setattr(epochs, "SAVE_EVERY_S", -1.0)
+    monkeypatch.setattr(training, "SAVE_EVERY_S", -1.0)
     fit = ["fit", *brain_folders, "--out", tmp_path / "b", *tiny, "--set", "training.epochs=3"]
-    steps, original = [], Workers.backward
+    steps, original = [], Objective.__call__
 
     def stop(*args):
         steps.append(args)
@@ -186,7 +189,7 @@ def interrupted(command, tiny, brain_folders, tmp_path, monkeypatch):
             raise KeyboardInterrupt
         return original(*args)
 
-    monkeypatch.setattr(Workers, "backward", stop)
+    monkeypatch.setattr(Objective, "__call__", stop)
     return fit, command(*fit), steps
 
 
@@ -213,7 +216,7 @@ def test_a_second_fit_to_the_same_place_is_refused(again, interrupted, command, 
     work = place.with_name(f"{place.name}.partial")
     with alone(place.with_name(f".{place.name}.partial.lock")):
         refused = command(*fit, *again)
-    assert refused.code == 2
+    assert refused.code == EXIT_CODES["in_use"]
     assert f"{place} is being written by another run" in refused.err
     assert (work / "checkpoint.safetensors").is_file()
 

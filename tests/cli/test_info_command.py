@@ -4,7 +4,8 @@ import pytest
 
 import recap
 from recap.config import setting_names
-from recap.methods.methods import resolve_method
+from recap.methods.recap.settings import RecapSettings
+from recap.methods.registry import resolve_settings
 
 
 def test_installation_as_json(command, tiny_folder):
@@ -33,7 +34,7 @@ def test_settings_as_json_are_the_resolved_tree(command):
 
 def test_settings_for_people_name_every_setting(command):
     text = command("info", "--settings").out
-    for name in setting_names():
+    for name in setting_names(RecapSettings):
         assert f"{name.rsplit('.', 1)[-1]}: " in text
 
 
@@ -79,6 +80,6 @@ def test_presets_that_help_names_are_taken(command):
 
 def test_settings_of_another_method(command):
     result = command("info", "--settings", "--json", "--method", "mvfa", "--set", "seed=3")
-    assert json.loads(result.out) == resolve_method("mvfa", seed=3).model_dump(mode="json")
+    assert json.loads(result.out) == resolve_settings(method="mvfa", seed=3).model_dump(mode="json")
     wrong = command("info", "--settings", "--method", "mvfa", "--set", "options.epoch=3")
     assert "`recap info --settings --method mvfa` lists them all" in wrong.err

@@ -11,7 +11,7 @@ import recap
 from recap.cli.report import report_command
 from recap.data.cases import Found
 from recap.errors import InputError
-from recap.report.score_page import write_score_page
+from recap.report.page import write_score_page
 from recap.scoring.bundle import read_card
 from recap.scoring.explain import explain
 from recap.scoring.rows import Row
@@ -169,6 +169,20 @@ def test_thumbnails_are_kept_only_if_asked_for(command, brain_folders, images, t
     assert "Support image" in (out / "report.html").read_text()
 
 
+def test_a_report_takes_no_file_of_the_host(command, brain_folders, images, tiny, tmp_path):
+    made = command("fit", *brain_folders, "--out", tmp_path / "b", *tiny, "--keep-thumbnails")
+    assert made.code == 0, made.err
+    (tmp_path / "secret").write_text("of the host")
+    for picture in (tmp_path / "b" / "support").iterdir():
+        picture.unlink()
+        picture.symlink_to(tmp_path / "secret")
+    out = tmp_path / "out"
+    result = command("score", tmp_path / "b", images, "--out", out, "--report")
+    assert "support/00000" in result.err
+    assert "is a link" in result.err
+    assert b"of the host" not in b"".join(f.read_bytes() for f in out.rglob("*") if f.is_file())
+
+
 def test_zero_shot_has_no_thumbnails_to_keep(command, domains, tiny, tmp_path):
     options = ["--sources", domains[0].root.parent, "--target", "Brain", "--keep-thumbnails"]
     result = command("fit", *options, "--out", tmp_path / "z", *tiny)
@@ -189,16 +203,16 @@ def test_several_detectors_see_an_image_once(
 ):
     from recap.encoders.vit import Encoder
 
-    encoded, original = [], Encoder.compute_hidden
+    encoded, original = [], Encoder.compute
     monkeypatch.setattr(
         Encoder,
-        "compute_hidden",
+        "compute",
         lambda self, x, layers: encoded.append(len(x)) or original(self, x, layers),
     )
     out = tmp_path / "out"
     result = command("score", bundle, second, images, "--out", out)
     assert result.code == 0, result.err
-    assert sum(encoded) == 2  # two images, two detectors
+    assert sum(encoded) == 4  # two images, and a blank one as each of two detectors is loaded
     for path, name in ((bundle, "brain"), (second, "chest")):
         alone = tmp_path / f"{name}-alone"
         command("score", path, images, "--out", alone)
@@ -296,7 +310,7 @@ def test_dicom_results_are_of_the_files_that_are_there_now(tmp_path):
 def test_a_case_that_breaks_dicom_results_costs_no_other(command, bundle, tmp_path, monkeypatch):
     pytest.importorskip("highdicom")
     from dicom_files import save_dicom
-    from recap.report import dicom_results
+    from recap.report.dicom import results as dicom_results
 
     given, out = tmp_path / "given", tmp_path / "out"
     pixels = np.random.default_rng(0).integers(0, 4000, (3, 32, 40), np.uint16)

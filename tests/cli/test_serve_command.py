@@ -42,7 +42,7 @@ def test_a_port_that_is_taken_is_told(command, bundle, tmp_path):
 def test_the_address_is_named_again_once_it_answers(started, monkeypatch, caplog):
     import uvicorn
 
-    from recap.server.run import _Server
+    from recap.service.app import _Server
 
     async def start(self, sockets=None):
         self.started = started

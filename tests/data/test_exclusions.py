@@ -2,10 +2,10 @@ import hashlib
 
 import pytest
 
+from recap._download import sha256_of
 from recap.data import read_domain, write_phantoms
 from recap.data.exclusions import entry_of, read_exclusions
 from recap.errors import InputError
-from recap.fetch import sha256_of
 
 
 @pytest.fixture(scope="module")

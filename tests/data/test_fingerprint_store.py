@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from PIL import Image as PillowImage
 
+from recap import _process
 from recap.data import fingerprint_store as store
-from recap.data import processes
 from recap.data.fingerprint_store import read_fingerprints
 from recap.errors import InputError
 
@@ -68,7 +68,7 @@ def test_a_changed_file_is_read_again(files, read, tmp_path):
 
 
 def test_a_stopped_run_goes_on(files, read, tmp_path):
-    def stop(done, total):
+    def stop(stage, done, total, detail):
         if done == 3:
             raise KeyboardInterrupt
 
@@ -108,7 +108,7 @@ def test_a_file_that_is_no_cache_is_named(files, tmp_path):
 def test_progress_counts_what_was_kept(files, tmp_path):
     steps = []
     read_fingerprints(files[:2], tmp_path / "c")
-    read_fingerprints(files, tmp_path / "c", progress=lambda done, total: steps.append(done))
+    read_fingerprints(files, tmp_path / "c", progress=lambda *step: steps.append(step[1]))
     assert steps == [2, 3, 4, 5]
 
 
@@ -142,7 +142,7 @@ class FragilePool:
 
 
 def test_a_file_that_kills_its_process_costs_only_itself(files, monkeypatch):
-    monkeypatch.setattr(processes, "process_pool", FragilePool)
+    monkeypatch.setattr(_process, "process_pool", FragilePool)
     monkeypatch.setattr(store, "_CHUNK", 2)
     made = read_fingerprints(files, workers=2)
     assert list(made) == files

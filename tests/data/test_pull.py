@@ -89,7 +89,7 @@ def test_named_domains_and_nothing_twice(site, tmp_path):
 
 
 def test_interrupted_pulls_go_on(site, tmp_path, monkeypatch):
-    monkeypatch.setattr("recap.fetch.https._BLOCK_BYTES", 500)
+    monkeypatch.setattr("recap._download._BLOCK_BYTES", 500)
 
     def stop_at(stage, call):
         calls = []

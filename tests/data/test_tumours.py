@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from PIL import Image as PillowImage
 
-import recap.fetch
 from recap.data import tumours
 from recap.data.folder import folder_samples
 from recap.data.tumours import (
@@ -165,7 +164,7 @@ def release(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
                 tar.addfile(member, io.BytesIO(data))
         return folder / "release.tar.gz"
 
-    monkeypatch.setattr(recap.fetch, "fetch_sdist", fetch_sdist)
+    monkeypatch.setattr("recap.data.tumours.fetch_sdist", fetch_sdist)
     return fetched
 
 

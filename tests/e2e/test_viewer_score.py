@@ -126,7 +126,7 @@ def test_threshold_decides_anew_and_tells_its_p_value(page, service, pictures):
     heading = page.locator(".banner h2")
     for key, word in (("Home", "Abnormal"), ("End", "Normal")):
         threshold = drag_slider(page, "Abnormal from score", key)
-        if case["decision"]["in_domain"]:
+        if case["domain"]["in_domain"]:
             expect(heading).to_have_text(word)
         expect(page.locator(".banner")).to_contain_text("your threshold")
         assert (case["score"] >= threshold) == (word == "Abnormal")
@@ -143,6 +143,7 @@ def test_a_bundle_calibrated_anew_does_not_overrule_a_stored_decision(page, serv
     heading, control = page.locator(".banner h2"), page.get_by_label("Abnormal from score")
     for abnormal, word in ((True, "Abnormal"), (False, "Normal")):
         cases[0]["decision"] |= {"abnormal": abnormal, "in_domain": True}
+        cases[0]["domain"] |= {"in_domain": True}
         # The threshold of now says the opposite; of the same calibration it cannot, but for the
         # last digits of a score that was worked out elsewhere.
         side = 1 if abnormal else -1
@@ -334,6 +335,20 @@ def test_earlier_results_are_listed_and_open_again(page, mixed_picture):
     page.get_by_role("row").nth(1).get_by_role("link").click()
     page.locator(".banner h2").wait_for()
     drawn(page)
+
+
+def test_a_case_outside_the_domain_is_marked_also_where_nothing_was_decided(
+    page, service, mixed_picture
+):
+    job = score(page, mixed_picture)
+    cases = service.get(f"jobs/{job}/cases")
+    cases[0] |= {"decision": None, "undecided": "no decision: of another kind"}
+    cases[0]["domain"] |= {"in_domain": False}
+    page.route(f"**/jobs/{job}/cases", lambda route: route.fulfill(json=cases))
+    page.reload()
+    expect(page.locator(".banner h2")).to_have_text("Outside the fitted domain")
+    expect(page.locator(".banner .warning")).to_be_visible()
+    expect(page.locator(".banner")).to_contain_text("of another kind")
 
 
 def test_the_list_does_not_call_a_case_outside_the_domain_abnormal(page, service, mixed_picture):

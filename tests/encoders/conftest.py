@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
+from recap._download import sha256_of
 from recap.encoders.registry import ENCODERS, IMAGENET, EncoderEntry
-from recap.fetch import sha256_of
 
 TINY = {"hidden_size": 8, "num_hidden_layers": 2, "patch_size": 4, "image_size": 8}
 

@@ -19,7 +19,7 @@ from recap.cli.score import score_command
 from recap.encoders.weights import locate
 from recap.errors import WeightsError
 from recap.io import open_file
-from recap.methods.recap.edges import CELL_PX
+from recap.methods.recap.maps import CELL_PX
 from scored_folders import read_table, scores_by_case
 from slide_files import PINK, PURPLE, blank, write_slide
 from volume_files import affine, turn, write_nifti

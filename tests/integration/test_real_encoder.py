@@ -8,10 +8,10 @@ import pytest
 import recap
 from recap import demo
 from recap.data import draw_support, write_phantoms
+from recap.data.support import load_support
 from recap.encoders.weights import locate
 from recap.errors import WeightsError
-from recap.training.fewshot import fit_few_shot
-from recap.training.support import load_support
+from recap.scoring.fit import fit_support
 
 pytestmark = pytest.mark.slow
 
@@ -32,7 +32,7 @@ def quick():
 def test_one_shot_fit_score_save_and_load(quick, tmp_path, weights):
     brain = write_phantoms(tmp_path, pool=1, test=3, domains=["Brain"])[0]
     support = draw_support(brain, 1)
-    detector = fit_few_shot(load_support([*support.normal, *support.abnormal]), quick)
+    detector = fit_support(load_support([*support.normal, *support.abnormal]), quick)
     assert detector.card.encoder.sha256 == weights.sha256
     assert detector.card.preprocessing["input_px"] == 240
     detector.save(tmp_path / "brain.recap")

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from quick_encoder import encoder_read_once  # noqa: F401
-from recap.config import PeerSettings
+from recap.config import Settings
 from recap.data import write_phantoms
 from recap.data.benchmark import Domain
-from recap.training.support import SupportImage, gather_support
+from recap.data.support import SupportImage, gather_support
 
 CLIP_PX, CLIP_WIDTH, CLIP_PROJECTION = 70, 32, 24
 
@@ -85,15 +85,15 @@ def resnet_folder(tmp_path_factory: pytest.TempPathFactory, tiny_folder: Path) -
 
 
 @pytest.fixture(scope="session")
-def peer_settings(tiny_clip_folder: Path) -> Callable[..., PeerSettings]:
+def peer_settings(tiny_clip_folder: Path) -> Callable[..., Settings]:
     """peer_settings(method, preset, encoder={…}, options={…}): on the tiny CLIP at 70 px."""
 
-    def make(method: str, preset: str = "equal", **sections: Any) -> PeerSettings:
-        from recap.methods.settings import resolve_peer
+    def make(method: str, preset: str = "equal", **sections: Any) -> Settings:
+        from recap.methods.registry import resolve_settings
 
         given = {"name": str(tiny_clip_folder), "input_px": CLIP_PX, "layers": None}
         encoder = {**given, **sections.pop("encoder", {})}
-        return resolve_peer(method, preset, encoder=encoder, **sections)
+        return resolve_settings(method=method, preset=preset, encoder=encoder, **sections)
 
     return make
 

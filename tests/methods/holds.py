@@ -9,9 +9,9 @@ import torch
 
 import recap
 from recap.io import image_from_array
-from recap.methods.fitting import fit_few_shot
+from recap.methods import training
 from recap.scoring.detector import Detector
-from recap.training import epochs
+from recap.scoring.fit import fit_support
 from recap.types import Prediction
 
 
@@ -84,8 +84,8 @@ def check_seeds_and_interruption(
 
     The fit is stopped at that step, when the one before has been saved.
     """
-    whole = fit_few_shot(support, settings)
-    other = fit_few_shot(support, settings.model_copy(update={"seed": 1}))
+    whole = fit_support(support, settings)
+    other = fit_support(support, settings.model_copy(update={"seed": 1}))
     assert not same_numbers(whole, other)
 
     def kill(stage: str, done: int, total: int, note: str) -> None:
@@ -93,10 +93,10 @@ def check_seeds_and_interruption(
             raise KeyboardInterrupt
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(epochs, "SAVE_EVERY_S", -1.0)
+        patch.setattr(training, "SAVE_EVERY_S", -1.0)
         with pytest.raises(KeyboardInterrupt):
-            fit_few_shot(support, settings, work_dir=folder, progress=kill)
+            fit_support(support, settings, work_dir=folder, progress=kill)
     assert (folder / "checkpoint.safetensors").exists() == (stop[0] == "train")
     torch.manual_seed(99)  # the global generator must not matter
-    assert are_same(whole, fit_few_shot(support, settings, work_dir=folder))
+    assert are_same(whole, fit_support(support, settings, work_dir=folder))
     return whole

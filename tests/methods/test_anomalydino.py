@@ -13,10 +13,10 @@ from recap.encoders.load import load_encoder
 from recap.errors import InputError, SettingsError
 from recap.methods.anomalydino import Options, build
 from recap.methods.anomalydino_mask import first_component, foreground, shows_an_object
-from recap.methods.fitting import fit_few_shot, fit_zero_shot
 from recap.methods.recap.maps import interpolation_matrix
+from recap.methods.registry import resolve_settings
 from recap.methods.rotation import rotate
-from recap.methods.settings import resolve_peer
+from recap.scoring.fit import fit_sources, fit_support
 
 
 @pytest.fixture
@@ -60,14 +60,14 @@ def slow_output(model, pixels):
 @torch.no_grad()
 def test_map_and_score_are_those_of_the_equations(masking, top_share, make_settings, make_support):
     settings = make_settings(masking=masking, top_share=top_share, mask_threshold=3, rotations=2)
-    model = fit_few_shot(make_support(), settings).model
+    model = fit_support(make_support(), settings).model
     pixels = torch.rand(1, 3, 70, 70, generator=torch.Generator().manual_seed(1))
     score, expected = slow_output(model, pixels)
     output = model(pixels)
     np.testing.assert_allclose(output.map[0].numpy(), expected, atol=1e-5)
     assert float(output.score) == pytest.approx(score, abs=1e-5)
     if masking == "on":
-        assert 0 < (model.distances(model.prefix(pixels), model.memory) == 0).sum() < 25
+        assert 0 < (model.distances(model.encode(pixels), model.memory) == 0).sum() < 25
 
 
 @pytest.mark.parametrize("shape", [(25, 8), (25, 60)])
@@ -134,18 +134,18 @@ def test_the_first_normal_image_decides(
         "recap.methods.anomalydino.shows_an_object", lambda t, limit: asked.append(t) or shown
     )
     support = make_support()
-    model = fit_few_shot(support, make_settings(masking=masking, rotations=3)).model
+    model = fit_support(support, make_settings(masking=masking, rotations=3)).model
     assert bool(model.masked) is masked
     if masking == "auto":
         first = torch.from_numpy(support[0].image.pixels).expand(3, -1, -1)[None]
-        assert torch.equal(asked[0], model.prefix(first)[0])
+        assert torch.equal(asked[0], model.encode(first)[0])
 
 
 def test_other_families_are_masked_by_order_only(peer_settings, make_support, monkeypatch):
     monkeypatch.setattr("recap.methods.anomalydino.shows_an_object", lambda *_: True)
     for masking, masked in (("auto", False), ("on", True)):
         settings = peer_settings("anomalydino", options={"masking": masking, "rotations": 1})
-        assert bool(fit_few_shot(make_support(), settings).model.masked) is masked
+        assert bool(fit_support(make_support(), settings).model.masked) is masked
 
 
 @pytest.mark.parametrize("degrees", [0, 45, 90, 180, 300])
@@ -160,18 +160,18 @@ def test_rotations_turn_counter_clockwise(degrees):
 
 def test_every_rotation_of_every_normal_image_is_remembered(make_settings, make_support):
     support = make_support(normal=3)
-    model = fit_few_shot(support, make_settings(rotations=4)).model
+    model = fit_support(support, make_settings(rotations=4)).model
     assert model.memory.shape == (3 * 4 * 25, 32)
     assert model.num_trainable_parameters == 0
     image = torch.from_numpy(support[1].image.pixels).expand(3, -1, -1)
     for turn in range(4):
-        tokens = model.prefix(torch.rot90(image, turn, (1, 2))[None])
+        tokens = model.encode(torch.rot90(image, turn, (1, 2))[None])
         assert model.distances(tokens, model.memory).abs().max() < 1e-5
 
 
 def test_abnormal_images_change_nothing(make_settings, make_support):
-    both = fit_few_shot(make_support(), make_settings(rotations=2))
-    alone = fit_few_shot(make_support(abnormal=0), make_settings(rotations=2))
+    both = fit_support(make_support(), make_settings(rotations=2))
+    alone = fit_support(make_support(abnormal=0), make_settings(rotations=2))
     assert torch.equal(both.model.memory, alone.model.memory)
     assert both.map_scale == alone.map_scale
 
@@ -181,7 +181,7 @@ def test_saved_batched_and_single_scores_agree(
     masking, make_settings, make_support, queries, tmp_path
 ):
     settings = make_settings(masking=masking, mask_threshold=1, rotations=2)
-    detector = fit_few_shot(make_support(), settings)
+    detector = fit_support(make_support(), settings)
     again = check_saved(detector, queries, tmp_path / "bundle")
     assert bool(again.model.masked) is (masking == "on")
     check_batches(detector, queries)
@@ -190,7 +190,7 @@ def test_saved_batched_and_single_scores_agree(
 @pytest.mark.parametrize("normal", [1, 3])
 def test_maps_are_drawn_by_images_that_are_not_in_the_memory(normal, make_settings, make_support):
     support = make_support(normal=normal)
-    detector = fit_few_shot(support, make_settings(rotations=1, masking="off"))
+    detector = fit_support(support, make_settings(rotations=1, masking="off"))
     low, high = detector.map_scale
     assert detector.score(support[0].image).map.max() < low / 10 < high / 10
 
@@ -202,22 +202,22 @@ def test_an_earlier_block_is_normed_too(peer_settings):
     inputs = (pixels - encoder.mean) / encoder.std
     hidden = encoder.model(inputs, output_hidden_states=True).hidden_states
     expected = encoder.model.post_layernorm(hidden[5])[:, 1:]
-    torch.testing.assert_close(build(encoder, Options(layer=5)).prefix(pixels), expected)
+    torch.testing.assert_close(build(encoder, Options(layer=5)).encode(pixels), expected)
 
 
 def test_a_layer_that_does_not_exist_is_refused(make_settings, make_support):
     with pytest.raises(
         SettingsError, match=r"options\.layer = 9: .*blocks 1 to 4; give one of them"
     ):
-        fit_few_shot(make_support(), make_settings(layer=9))
+        fit_support(make_support(), make_settings(layer=9))
 
 
 def test_there_is_no_zero_shot_form(phantoms, make_settings):
     with pytest.raises(InputError, match="AnomalyDINO has no zero-shot form"):
-        fit_zero_shot(phantoms, make_settings())
+        fit_sources(phantoms, make_settings())
 
 
 def test_official_is_the_published_encoder_and_size():
-    settings = resolve_peer("anomalydino", "official")
+    settings = resolve_settings("official", method="anomalydino")
     assert (settings.encoder.name, settings.encoder.input_px) == ("dinov2-small", 448)
-    assert settings.options["rotations"] == 8
+    assert settings.options.rotations == 8

@@ -11,8 +11,8 @@ from recap.encoders.registry import ENCODERS
 from recap.encoders.vit import Encoder
 from recap.errors import InputError
 from recap.methods import april_gan
-from recap.methods.fitting import fit_few_shot, fit_zero_shot
-from recap.methods.settings import resolve_peer
+from recap.methods.registry import resolve_settings
+from recap.scoring.fit import fit_sources, fit_support
 
 FEW = {"epochs": 2, "batch_size": 4}
 
@@ -28,13 +28,13 @@ def settings(peer_settings):
 @pytest.fixture(scope="module")
 def few_shot(settings, make_support):
     """On two images of each class; score with it, change nothing."""
-    return fit_few_shot(make_support(), settings(), domain="Liver")
+    return fit_support(make_support(), settings(), domain="Liver")
 
 
 @pytest.fixture(scope="module")
 def zero_shot(settings, phantoms):
     """On three domains, one of them without masks."""
-    return fit_zero_shot(phantoms, settings(domain="Retina_RESC"))
+    return fit_sources(phantoms, settings(domain="Retina_RESC"))
 
 
 @torch.no_grad()
@@ -90,7 +90,7 @@ def test_zero_shot_scores_and_maps(zero_shot, queries, whole_model):
 def test_without_masks_the_map_is_the_memory(
     settings, make_support, queries, whole_model, abnormal
 ):
-    detector = fit_few_shot(make_support(1, abnormal, masks=False), settings())
+    detector = fit_support(make_support(1, abnormal, masks=False), settings())
     output, pixels = run(detector, queries[1])
     score, _, found = slow_parts(detector.model, pixels, whole_model)
     np.testing.assert_allclose(output.map[0], found / 2, atol=2e-4)
@@ -99,7 +99,7 @@ def test_without_masks_the_map_is_the_memory(
 
 def test_zero_shot_needs_masks_somewhere(settings, phantoms):
     with pytest.raises(InputError, match="learns from masks"):
-        fit_zero_shot([d for d in phantoms if d.name == "Chest"], settings())
+        fit_sources([d for d in phantoms if d.name == "Chest"], settings())
 
 
 def test_the_loss_of_the_first_epoch(settings, make_support):
@@ -107,12 +107,12 @@ def test_the_loss_of_the_first_epoch(settings, make_support):
     said = []
     chosen = settings(epochs=1, copies=False, batch_size=4, learning_rate=1e-12)
     support = make_support()
-    detector = fit_few_shot(support, chosen, progress=lambda *args: said.append(args))
+    detector = fit_support(support, chosen, progress=lambda *args: said.append(args))
     model, expected = detector.model, 0.0
     text = model.text.double().numpy()
     for item in support:
         with torch.no_grad():
-            taps = model.taps(model.prefix(detector.preprocess(item.image)[None]))
+            taps = model.taps(model.encode(detector.preprocess(item.image)[None]))
             tokens = [
                 head(tap)[0].double().numpy() for head, tap in zip(model.heads, taps, strict=True)
             ]
@@ -134,7 +134,7 @@ def test_sources_are_described_in_their_own_words(settings, phantoms, monkeypatc
         return original(features, images, indices)
 
     monkeypatch.setattr(april_gan, "anchors_of", watch)
-    fit_zero_shot(phantoms, settings(epochs=1))
+    fit_sources(phantoms, settings(epochs=1))
     assert sorted(set(asked)) == ["Brain", "Liver"]
     assert len(asked) == 8
 
@@ -142,7 +142,7 @@ def test_sources_are_described_in_their_own_words(settings, phantoms, monkeypatc
 def test_only_images_that_teach_are_encoded(settings, phantoms):
     """Chest has no masks: of its images, which may be most, no token is ever asked for."""
     said = []
-    detector = fit_zero_shot(phantoms, settings(epochs=1), progress=lambda *args: said.append(args))
+    detector = fit_sources(phantoms, settings(epochs=1), progress=lambda *args: said.append(args))
     assert [args for args in said if args[0] == "encode"][-1][1:3] == (8, 8)
     assert len(detector.card.support) == 12
 
@@ -178,7 +178,7 @@ def test_seeds_and_interruption(settings, make_support, tmp_path):
 
 def test_layers_need_not_reach_the_end(peer_settings, make_support, queries, whole_model):
     chosen = peer_settings("april_gan", encoder={"layers": (2, 5)}, options={**FEW, "epochs": 1})
-    detector = fit_few_shot(make_support(1, 1), chosen)
+    detector = fit_support(make_support(1, 1), chosen)
     output, pixels = run(detector, queries[2])
     score, heads, found = slow_parts(detector.model, pixels, whole_model)
     expected = (heads + found) / 2
@@ -187,7 +187,7 @@ def test_layers_need_not_reach_the_end(peer_settings, make_support, queries, who
 
 
 def test_published_settings():
-    settings = resolve_peer("april_gan", "official")
+    settings = resolve_settings("official", method="april_gan")
     assert (settings.encoder.name, settings.encoder.input_px) == ("clip-vit-l14-336", 518)
     assert settings.encoder.normalise == "own"
-    assert settings.options["batch_size"] == 8
+    assert settings.options.batch_size == 8

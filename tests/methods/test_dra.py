@@ -24,16 +24,16 @@ from recap.methods.dra_heads import (
     total_loss,
 )
 from recap.methods.dra_images import Sampler, cut_and_paste, rectangle
-from recap.methods.fitting import fit_few_shot, fit_zero_shot
 from recap.methods.images import LabelledImages
-from recap.methods.settings import resolve_peer
+from recap.methods.registry import resolve_settings
+from recap.scoring.fit import fit_sources, fit_support
 
 
 @pytest.fixture
 def quick(resnet_folder):
     options = {"epochs": 2, "steps": 2, "batch_size": 4, "copies": False}
     encoder = {"name": str(resnet_folder), "input_px": PX}
-    return resolve_peer("dra", encoder=encoder, options=options)
+    return resolve_settings(method="dra", encoder=encoder, options=options)
 
 
 @pytest.fixture
@@ -179,7 +179,7 @@ def labelled(normal, abnormal):
     none = torch.zeros(len(values), 20, 20, dtype=torch.bool)
     flags = count >= normal
     return LabelledImages(
-        pixels.__getitem__, flags, none, flags, count, torch.zeros_like(count), ("",)
+        pixels.__getitem__, flags, none, flags, count, torch.zeros_like(count), ("",), count * 0
     )
 
 
@@ -225,7 +225,7 @@ def test_training_images_are_turned_if_asked_to():
     ramp = torch.linspace(0, 1, 20).expand(3, 20, 20)
     turned = LabelledImages(
         lambda i: ramp, images.abnormal, images.masks, images.has_mask, images.origin,
-        images.domain, images.domains,
+        images.domain, images.domains, images.copy,
     )  # fmt: skip
     still = Sampler(turned, 0).batch(4)[0][:2]
     assert torch.equal(still, ramp.expand(2, -1, -1, -1))
@@ -244,7 +244,7 @@ def test_they_are_turned_by_up_to_the_angle_either_way(monkeypatch):
 
 
 def test_statistics_of_batch_norms_never_change(quick, make_support):
-    detector = fit_few_shot(make_support(), quick)
+    detector = fit_support(make_support(), quick)
     start = detector.model.encoder.start.state_dict()
     after = detector.model.network.state_dict()
     for name in start:
@@ -255,25 +255,25 @@ def test_statistics_of_batch_norms_never_change(quick, make_support):
 
 
 def test_saved_batched_and_single_scores_agree(quick, make_support, queries, tmp_path):
-    detector = fit_few_shot(make_support(), quick)
+    detector = fit_support(make_support(), quick)
     check_saved(detector, queries, tmp_path / "bundle")
     check_batches(detector, queries, rel=1e-3, abs=1e-4)
 
 
 def test_a_fit_is_decided_by_its_seed_and_goes_on_after_a_kill(quick, make_support, tmp_path):
     whole = check_seeds_and_interruption(make_support(), quick, tmp_path)
-    finished = fit_few_shot(make_support(), quick, work_dir=tmp_path)  # nothing is left to do
+    finished = fit_support(make_support(), quick, work_dir=tmp_path)  # nothing is left to do
     assert are_same(whole, finished)
 
 
 def test_training_tells_the_support_apart(resnet_folder, make_support):
-    settings = resolve_peer(
-        "dra",
+    settings = resolve_settings(
+        method="dra",
         encoder={"name": str(resnet_folder), "input_px": PX},
         options={"epochs": 6, "steps": 5, "batch_size": 8, "copies": False},
     )
     support = make_support()
-    detector = fit_few_shot(support, settings)
+    detector = fit_support(support, settings)
     scores = [detector.score(item.image).score for item in support]
     assert max(scores[:2]) < min(scores[2:])
 
@@ -290,29 +290,30 @@ def test_copies_are_for_support_images(
         return original(images, rotation_deg)
 
     monkeypatch.setattr(dra, "Sampler", sampler)
-    options = {**quick.options, "copies": bool(copies), "epochs": 1, "steps": 1}
+    chosen = {"copies": bool(copies), "epochs": 1, "steps": 1}
+    options = quick.options.model_copy(update=chosen)
     settings = quick.model_copy(update={"options": options})
     if zero_shot:
-        fit_zero_shot(phantoms, settings)
+        fit_sources(phantoms, settings)
     else:
-        fit_few_shot(make_support(), settings)
+        fit_support(make_support(), settings)
     assert seen[0] == count
     assert seen[-1] == (12 if zero_shot else 4)  # references are images, not copies
 
 
 def test_normal_images_alone_are_refused(quick, make_support):
     with pytest.raises(InputError, match="DRA needs abnormal images"):
-        fit_few_shot(make_support(abnormal=0), quick)
+        fit_support(make_support(abnormal=0), quick)
 
 
 def test_random_weights_need_no_file_and_must_be_asked_for(make_support, tmp_path, monkeypatch):
     monkeypatch.setattr(dra_backbone, "SIZES", TINY)
-    settings = resolve_peer(
-        "dra",
+    settings = resolve_settings(
+        method="dra",
         encoder={"random_weights": True, "input_px": 64},
         options={"epochs": 1, "steps": 1, "batch_size": 4, "copies": False},
     )
-    detector = fit_few_shot(make_support(), settings)
+    detector = fit_support(make_support(), settings)
     detector.save(tmp_path / "bundle")
     with pytest.raises(BundleError, match="random weights"):
         recap.load(tmp_path / "bundle")
@@ -329,7 +330,7 @@ def test_heads_differ_from_each_other():
 
 
 def test_official_is_the_published_recipe():
-    settings = resolve_peer("dra", "official")
+    settings = resolve_settings("official", method="dra")
     assert (settings.encoder.name, settings.encoder.input_px) == ("microsoft/resnet-18", 448)
-    assert (settings.options["epochs"], settings.options["steps"]) == (30, 20)
-    assert (settings.options["batch_size"], settings.options["rotation_deg"]) == (48, 180)
+    assert (settings.options.epochs, settings.options.steps) == (30, 20)
+    assert (settings.options.batch_size, settings.options.rotation_deg) == (48, 180)

@@ -4,10 +4,10 @@ import pytest
 import torch
 
 from recap.errors import BundleError
-from recap.methods.fitting import fit_few_shot, fit_zero_shot
-from recap.methods.settings import resolve_peer
+from recap.methods.registry import resolve_settings
 from recap.runtime.export import export_bundle
 from recap.runtime.graph import Graph, trace
+from recap.scoring.fit import fit_sources, fit_support
 
 QUICK = {
     "visualad": {"epochs": 1},
@@ -31,7 +31,7 @@ def settings(peer_settings, resnet_folder):
         options = {**QUICK[method], **options}
         if method == "dra":
             encoder = {"name": str(resnet_folder), "input_px": PX}
-            return resolve_peer(method, encoder=encoder, options=options)
+            return resolve_settings(method=method, encoder=encoder, options=options)
         return peer_settings(method, options=options)
 
     return make
@@ -54,25 +54,25 @@ def check_graph(model):
     [*((method, True) for method in QUICK), *((method, False) for method in FLAGGED)],
 )
 def test_fitted_on_few_images(method, masks, settings, make_support):
-    check_graph(fit_few_shot(make_support(masks=masks), settings(method)).model)
+    check_graph(fit_support(make_support(masks=masks), settings(method)).model)
 
 
 @pytest.mark.parametrize("method", FLAGGED)
 def test_fitted_on_other_domains(method, settings, phantoms):
-    check_graph(fit_zero_shot(phantoms[:2], settings(method)).model)
+    check_graph(fit_sources(phantoms[:2], settings(method)).model)
 
 
 def test_operations_of_its_own_can_be_written_as_onnx(settings, make_support, tmp_path):
     """PatchCore's: a search by Euclidean distance, and neighbours of what was found."""
     for package in ("onnx", "onnxscript", "onnxruntime"):
         pytest.importorskip(package, reason="the extra onnx is not installed")
-    detector = fit_few_shot(make_support(), settings("patchcore"))
+    detector = fit_support(make_support(), settings("patchcore"))
     detector.save(tmp_path / "bundle")
     record = export_bundle(detector, tmp_path / "bundle", "onnx")
     assert max(record.largest_difference.values()) <= 1e-4
 
 
 def test_masks_from_components_are_no_graph_and_that_is_told(settings, make_support):
-    model = fit_few_shot(make_support(), settings("anomalydino", masking="on")).model
+    model = fit_support(make_support(), settings("anomalydino", masking="on")).model
     with pytest.raises(BundleError, match=r"AnomalyDINO cannot be made one graph.*--runtime torch"):
         trace(model)

@@ -9,7 +9,6 @@ from slow_text import dice, focal
 
 from recap.encoders.registry import ENCODERS
 from recap.encoders.vit import Encoder
-from recap.methods.fitting import fit_few_shot, fit_zero_shot
 from recap.methods.images import LabelledImages
 from recap.methods.learned_prompts import LearnedPrompts
 from recap.methods.madclip import (
@@ -22,8 +21,9 @@ from recap.methods.madclip import (
     detection_loss,
 )
 from recap.methods.madclip_copies import GREY, SIXTEEN, jitter, with_sixteen_copies, zoom
-from recap.methods.settings import resolve_peer
+from recap.methods.registry import resolve_settings
 from recap.scoring.detector import head_tensors
+from recap.scoring.fit import fit_sources, fit_support
 
 QUICK = {"epochs": 2, "copies": 1}
 
@@ -91,10 +91,10 @@ def slow_maps(logits, size):
 
 @pytest.mark.parametrize("masks", [True, False])
 def test_score_and_map_follow_the_equations(settings, make_support, queries, masks):
-    model = fit_few_shot(make_support(masks=masks), settings()).model
+    model = fit_support(make_support(masks=masks), settings()).model
     pixels = torch.from_numpy(np.stack([[q] * 3 for q in queries])).float()
     with torch.inference_mode():
-        output, taps = model(pixels), model.prefix(pixels).double().numpy()
+        output, taps = model(pixels), model.encode(pixels).double().numpy()
     text = model.text.double().numpy()
     for i in range(len(queries)):
         margins = slow_margins(model, taps[i], text)
@@ -134,12 +134,12 @@ def prompts_made(monkeypatch):
     [("Retina_RESC", "retinal OCT"), ("my_own", "my own"), ("", "medical image")],
 )
 def test_prompts_name_the_domain(settings, make_support, prompts_made, domain, name):
-    fit_few_shot(make_support(), settings(epochs=1), domain=domain)
+    fit_support(make_support(), settings(epochs=1), domain=domain)
     assert prompts_made == [(name, f"abnormal {name}", (3, 14, 8, 16))]
 
 
 def test_prompts_of_several_domains_name_none(settings, phantoms, prompts_made):
-    fit_zero_shot(phantoms, settings(epochs=1))
+    fit_sources(phantoms, settings(epochs=1))
     assert prompts_made[0][0] == "medical image"
 
 
@@ -164,16 +164,23 @@ def some_images(has_mask):
     abnormal = torch.ones(count, dtype=torch.bool)
     pixels = torch.rand(count, 3, 70, 70, generator=torch.Generator().manual_seed(0))
     return LabelledImages(
-        pixels.__getitem__, abnormal, masks, torch.tensor(has_mask), index, index * 0, ("",)
+        pixels.__getitem__,
+        abnormal,
+        masks,
+        torch.tensor(has_mask),
+        index,
+        index * 0,
+        ("",),
+        index * 0,
     )
 
 
 def test_images_count_alike_in_every_batch(settings, make_support):
     """Also when only some have masks: the loss of a batch is the mean of its images'."""
-    model = fit_few_shot(make_support(), settings(epochs=1)).model
+    model = fit_support(make_support(), settings(epochs=1)).model
     images = some_images([True, False, True])
     with torch.no_grad():
-        logits = model.logits(model.prefix(images.stack(range(3))), model.text)
+        logits = model.logits(model.encode(images.stack(range(3))), model.text)
         whole = batch_loss(model, logits, images, [0, 1, 2])
         single = [batch_loss(model, logits[[i]], images, [i]) for i in range(3)]
     torch.testing.assert_close(whole, torch.stack(single).mean())
@@ -186,10 +193,10 @@ def test_images_count_alike_in_every_batch(settings, make_support):
 
 def test_the_loss_of_segmentation(settings, make_support):
     """Focal and Dice of every layer's map of the seg head, summed over layers."""
-    model = fit_few_shot(make_support(), settings(epochs=1)).model
+    model = fit_support(make_support(), settings(epochs=1)).model
     marked, plain = some_images([True]), some_images([False])
     with torch.no_grad():
-        taps = model.prefix(marked.stack([0]))
+        taps = model.encode(marked.stack([0]))
         logits = model.logits(taps, model.text)
         seen = batch_loss(model, logits, marked, [0]) - batch_loss(model, logits, plain, [0])
     margins = slow_margins(model, taps[0].double().numpy(), model.text.double().numpy())["seg"]
@@ -252,7 +259,7 @@ def test_a_change_of_colour_is_small_and_always_the_same():
 @pytest.mark.parametrize("copies", [1, 11, 16])
 def test_fitting_learns(settings, make_support, copies):
     losses = [
-        fit_few_shot(make_support(), settings(epochs=e, copies=copies)).card.losses["loss"]
+        fit_support(make_support(), settings(epochs=e, copies=copies)).card.losses["loss"]
         for e in (1, 6)
     ]
     assert losses[1] < losses[0]
@@ -260,22 +267,22 @@ def test_fitting_learns(settings, make_support, copies):
 
 def test_masks_for_some_images(settings, make_support, queries):
     support = make_support()[:-1] + make_support(masks=False)[-1:]
-    model = fit_few_shot(support, settings()).model
+    model = fit_support(support, settings()).model
     assert bool(model.seg_trained)
     assert bool(model.score_is_maximum)
 
 
 def test_saved_and_loaded_scores_are_the_same(settings, make_support, queries, tmp_path):
-    detector = fit_few_shot(make_support(), settings(), domain="Brain")
+    detector = fit_support(make_support(), settings(), domain="Brain")
     check_saved(detector, queries, tmp_path / "bundle")
     names = set(head_tensors(detector.model))
     assert {"text", "seg_trained", "score_is_maximum"} <= names
     assert not any("context" in name for name in names)
-    assert detector.card.settings.options == Options(**QUICK, domain="Brain").model_dump()
+    assert detector.card.settings.options == Options(**QUICK, domain="Brain")
 
 
 def test_a_score_is_the_image_s_own(settings, make_support, queries):
-    detector = fit_few_shot(make_support(), settings())
+    detector = fit_support(make_support(), settings())
     check_batches(detector, queries, abs=1e-6)
 
 
@@ -284,7 +291,7 @@ def test_seeds_and_interruption(settings, make_support, tmp_path):
 
 
 def test_zero_shot_is_an_extension_with_the_score_of_detection(settings, phantoms, queries):
-    detector = fit_zero_shot(phantoms, settings(copies=11))
+    detector = fit_sources(phantoms, settings(copies=11))
     assert bool(detector.model.seg_trained)
     assert not bool(detector.model.score_is_maximum)
     assert 0 < detector.score(queries[0]).score < 1
@@ -292,24 +299,24 @@ def test_zero_shot_is_an_extension_with_the_score_of_detection(settings, phantom
 
 def test_the_name_of_the_domain_matters(settings, make_support):
     texts = [
-        fit_few_shot(make_support(), settings(epochs=1), domain=name).model.text
+        fit_support(make_support(), settings(epochs=1), domain=name).model.text
         for name in ("Brain", "Liver")
     ]
     assert not torch.equal(*texts)
 
 
 def test_the_official_preset():
-    settings = resolve_peer("madclip", "official")
+    settings = resolve_settings("official", method="madclip")
     assert (settings.encoder.name, settings.encoder.input_px) == ("clip-vit-l14-336", 240)
     assert settings.encoder.normalise == "unit"
-    options = Options(**settings.options)
+    options = settings.options
     assert (options.epochs, options.batch_size, options.copies) == (60, 16, 16)
     assert not options.causal
 
 
 def test_the_official_text_without_a_causal_mask(settings, make_support):
     seen = [
-        fit_few_shot(make_support(), settings(epochs=1, causal=causal)).model.text
+        fit_support(make_support(), settings(epochs=1, causal=causal)).model.text
         for causal in (True, False)
     ]
     assert not torch.allclose(*seen, atol=1e-4)

@@ -10,11 +10,11 @@ from slow_text import dice, focal
 from recap.encoders.registry import ENCODERS
 from recap.encoders.vit import Encoder
 from recap.methods import mediclip
-from recap.methods.fitting import fit_few_shot, fit_zero_shot
 from recap.methods.learned_prompts import LearnedPrompts
-from recap.methods.mediclip import ABNORMAL, NORMAL, MediCLIP, Options
-from recap.methods.settings import resolve_peer
+from recap.methods.mediclip import ABNORMAL, NORMAL, MediCLIP
+from recap.methods.registry import resolve_settings
 from recap.scoring.detector import head_tensors
+from recap.scoring.fit import fit_sources, fit_support
 
 QUICK = {"epochs": 2, "variants": 3}
 FRESH = {"variants": None}
@@ -45,7 +45,7 @@ def slow_map(model, taps, text, size=70):
 
 
 def test_score_and_map_follow_the_equations(settings, make_support, queries):
-    model = fit_few_shot(make_support(), settings()).model
+    model = fit_support(make_support(), settings()).model
     pixels = torch.from_numpy(np.stack([[q] * 3 for q in queries])).float()
     with torch.inference_mode():
         output, taps = model(pixels), model.encoder.taps(pixels).double().numpy()
@@ -66,10 +66,10 @@ def test_the_loss_of_the_first_epoch(settings, make_support, monkeypatch):
 
     monkeypatch.setattr(mediclip, "variant_bank", kept)
     chosen = settings(epochs=1, variants=3, batch_size=6, learning_rate=1e-12)
-    detector = fit_few_shot(make_support(2, 0), chosen)
+    detector = fit_support(make_support(2, 0), chosen)
     model, bank = detector.model, banks[0]
     with torch.inference_mode():
-        taps = model.prefix(bank.stack(range(6))).double().numpy()
+        taps = model.encode(bank.stack(range(6))).double().numpy()
     text, masks = model.text.double().numpy(), bank.masks.numpy()
     assert 0 < masks.any((1, 2)).sum() < 6  # some are changed, some are not
     maps = [slow_map(model, own, text) for own in taps]
@@ -99,7 +99,7 @@ def test_the_layers_are_the_later_half():
 @pytest.mark.parametrize("options", [{}, FRESH], ids=["fixed", "fresh"])
 def test_fitting_learns(settings, make_support, options):
     losses = [
-        fit_few_shot(make_support(), settings(epochs=e, **options)).card.losses["loss"]
+        fit_support(make_support(), settings(epochs=e, **options)).card.losses["loss"]
         for e in (1, 12)
     ]
     assert losses[1] < losses[0]
@@ -108,7 +108,7 @@ def test_fitting_learns(settings, make_support, options):
 @pytest.mark.parametrize("options", [{}, FRESH], ids=["fixed", "fresh"])
 def test_abnormal_images_are_not_looked_at(settings, make_support, options):
     heads = [
-        head_tensors(fit_few_shot(support, settings(**options)).model)
+        head_tensors(fit_support(support, settings(**options)).model)
         for support in (make_support(3, 2), make_support(3, 0), make_support(3, 2, masks=False))
     ]
     for other in heads[1:]:
@@ -119,30 +119,30 @@ def test_fixed_variants_are_encoded_once_and_fresh_ones_every_time(
     settings, make_support, monkeypatch
 ):
     seen = []
-    original = Encoder.compute_taps
+    original = Encoder.compute
 
-    def counted(self, pixels):
+    def counted(self, pixels, layers):
         seen.extend(pixel.sum().item() for pixel in pixels)
-        return original(self, pixels)
+        return original(self, pixels, layers)
 
-    monkeypatch.setattr(Encoder, "compute_taps", counted)
+    monkeypatch.setattr(Encoder, "compute", counted)
     monkeypatch.setattr("recap.methods.fitting.scale_of_images", lambda model, images: (0.0, 1.0))
-    fit_few_shot(make_support(2, 0), settings(epochs=4))
+    fit_support(make_support(2, 0), settings(epochs=4))
     assert len(seen) == 2 * 3 + 1  # and one to learn the shape of the tokens
     seen.clear()
-    fit_few_shot(make_support(2, 0), settings(epochs=8, **FRESH))
+    fit_support(make_support(2, 0), settings(epochs=8, **FRESH))
     assert len(seen) == 2 * 8
     assert len(set(seen)) > 8  # a quarter of them stay as they are
 
 
 def test_one_normal_image_is_enough(settings, make_support, queries):
-    detector = fit_few_shot(make_support(1, 0), settings())
+    detector = fit_support(make_support(1, 0), settings())
     assert detector.card.mode == "normal-only"
     assert 0 < detector.score(queries[0]).score < 1
 
 
 def test_saved_and_loaded_scores_are_the_same(settings, make_support, queries, tmp_path):
-    detector = fit_few_shot(make_support(), settings())
+    detector = fit_support(make_support(), settings())
     check_saved(detector, queries, tmp_path / "bundle")
     assert set(head_tensors(detector.model)) == {
         "text",
@@ -151,7 +151,7 @@ def test_saved_and_loaded_scores_are_the_same(settings, make_support, queries, t
 
 
 def test_a_score_is_the_image_s_own(settings, make_support, queries):
-    detector = fit_few_shot(make_support(), settings())
+    detector = fit_support(make_support(), settings())
     check_batches(detector, queries, abs=1e-6)
 
 
@@ -169,7 +169,7 @@ def test_zero_shot_is_an_extension_with_one_variant_each(settings, phantoms, que
         return original(images, copies, seed)
 
     monkeypatch.setattr(mediclip, "variant_bank", record)
-    detector = fit_zero_shot(phantoms, settings())
+    detector = fit_sources(phantoms, settings())
     assert asked == [(1, 3)]
     assert 0 < detector.score(queries[0]).score < 1
 
@@ -183,13 +183,13 @@ def test_prompts_stand_behind_their_context(settings, make_support, monkeypatch)
         original(self, tower, phrases, places, causal)
 
     monkeypatch.setattr(LearnedPrompts, "__init__", record)
-    fit_few_shot(make_support(), settings(epochs=1))
+    fit_support(make_support(), settings(epochs=1))
     assert made == [((NORMAL, ABNORMAL), ("end",), True)]
 
 
 def test_the_official_preset():
-    settings = resolve_peer("mediclip", "official")
+    settings = resolve_settings("official", method="mediclip")
     assert (settings.encoder.input_px, settings.encoder.layers) == (224, (12, 18, 24))
     assert settings.encoder.normalise == "own"
-    options = Options(**settings.options)
+    options = settings.options
     assert (options.epochs, options.batch_size, options.variants) == (200, 8, None)

@@ -14,8 +14,8 @@ from recap.encoders.registry import ENCODERS
 from recap.encoders.text import load_text_tower
 from recap.encoders.vit import Encoder
 from recap.methods import mvfa, prompts
-from recap.methods.fitting import fit_few_shot, fit_zero_shot
-from recap.methods.settings import resolve_peer
+from recap.methods.registry import resolve_settings
+from recap.scoring.fit import fit_sources, fit_support
 
 FEW = {"epochs": 2, "batch_size": 4}
 
@@ -32,7 +32,7 @@ def settings(peer_settings):
 def fitted(settings, make_support):
     def make(support=None, preset="equal", **options):
         chosen = settings(preset, **options)
-        return fit_few_shot(support or make_support(1, 1), chosen, domain="Chest")
+        return fit_support(support or make_support(1, 1), chosen, domain="Chest")
 
     return make
 
@@ -100,7 +100,7 @@ def test_few_shot_scores_and_maps(fitted, queries, preset):
 
 
 def test_zero_shot_scores_and_maps(settings, phantoms, queries):
-    detector = fit_zero_shot(phantoms, settings(domain="Retina_RESC"))
+    detector = fit_sources(phantoms, settings(domain="Retina_RESC"))
     model = detector.model
     pixels = pixels_of(detector, queries[0])
     score, expected = slow_output(model, pixels)
@@ -144,7 +144,7 @@ def test_the_loss(model):
     pixels, anchors, labels = batch()
     expected = 0.0
     with torch.no_grad():
-        found = float(model.loss(model.prefix(pixels), anchors, labels))
+        found = float(model.loss(model.encode(pixels), anchors, labels))
         for i, text in enumerate(anchors.double().numpy()):
             abnormal, mask, has_mask = (label[i].numpy() for label in labels)
             for seg, det in slow_tokens(model, pixels[i : i + 1]):
@@ -158,14 +158,14 @@ def test_the_loss(model):
 
 def test_images_without_masks_teach_detection_alone(model):
     pixels, anchors, (abnormal, masks, has_mask) = batch()
-    model.loss(model.prefix(pixels), anchors, (abnormal, masks, has_mask & False)).backward()
+    model.loss(model.encode(pixels), anchors, (abnormal, masks, has_mask & False)).backward()
     for index, adapter in enumerate(model.adapters):
         assert (adapter.down.weight.grad is None) == (index % 2 == 0)
     # What segmentation writes back is part of what later layers see: as published, the gradient of
     # detection passes through it.
     found = [adapter.up.weight.grad for adapter in model.adapters[1::2]]
     model.zero_grad()
-    tokens = model.adapt(model.prefix(pixels))
+    tokens = model.adapt(model.encode(pixels))
     patches = mvfa.probability(model.margins(tokens, anchors, 1)).mean(dim=2)
     (mvfa.detection_loss(patches, abnormal).sum() / 3).backward()
     for one, adapter in zip(found, model.adapters[1::2], strict=True):
@@ -198,7 +198,7 @@ def test_the_domain_decides_the_sentences(few_shot, settings, phantoms):
     expected = prompts.text_features(tower, "Chest X-ray film")
     assert torch.equal(few_shot.model.text, expected)
     for target, subject in (("Brain", "Brain"), ("", "medical image")):
-        zero_shot = fit_zero_shot(phantoms[1:], settings(epochs=1), domain=target)
+        zero_shot = fit_sources(phantoms[1:], settings(epochs=1), domain=target)
         assert torch.equal(zero_shot.model.text, prompts.text_features(tower, subject))
 
 
@@ -220,8 +220,8 @@ def test_map_scale_leaves_the_image_itself_out(few_shot, make_support):
 
 
 def test_published_settings():
-    settings = resolve_peer("mvfa", "official")
+    settings = resolve_settings("official", method="mvfa")
     assert (settings.encoder.name, settings.encoder.input_px) == ("clip-vit-l14-336", 240)
     assert settings.encoder.normalise == "unit"
-    options = settings.options
+    options = settings.options.model_dump()
     assert (options["batch_size"], options["epochs"], options["clip_norm"]) == (1, 50, None)

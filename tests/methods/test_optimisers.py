@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from recap.methods import april_gan, dra, dra_backbone, learned_prompts, mvfa, uniadet
-from recap.methods.fitting import fit_few_shot, fit_zero_shot
+from recap.scoring.fit import fit_sources, fit_support
 
 TRAINED_BY = {
     "mvfa": mvfa,
@@ -42,7 +42,7 @@ def ready(peer_settings, make_support, phantoms, monkeypatch):
         monkeypatch.setattr(dra_backbone, "SIZES", {**dra_backbone.SIZES, **SMALL})
         encoder = {"random_weights": True} if method == "dra" else {}
         settings = peer_settings(method, preset, encoder=encoder)
-        fit, given = (fit_zero_shot, phantoms) if zero_shot else (fit_few_shot, make_support(1, 1))
+        fit, given = (fit_sources, phantoms) if zero_shot else (fit_support, make_support(1, 1))
         with pytest.raises(ReadyError) as raised:
             fit(given, settings)
         return raised.value
@@ -98,7 +98,7 @@ def test_gradients_of_mvfa_are_clipped_to_a_length(
     monkeypatch.setattr(torch.optim, "Adam", Watched)
     for clip in (given, {"clip_norm": None}):
         options = {"epochs": 1, "batch_size": 22, **clip}
-        fit_few_shot(make_support(1, 1), peer_settings("mvfa", preset, options=options))
+        fit_support(make_support(1, 1), peer_settings("mvfa", preset, options=options))
     clipped, free = lengths
     assert clipped == pytest.approx(given.get("clip_norm", 1.0), rel=1e-4)
     assert free > 1.01

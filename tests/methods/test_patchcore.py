@@ -12,8 +12,6 @@ from sklearn.metrics import pairwise_distances
 from recap.encoders.load import load_encoder
 from recap.errors import InputError, SettingsError
 from recap.methods import patchcore_memory
-from recap.methods.fitting import fit_few_shot, fit_zero_shot
-from recap.methods.map_scale import held_out_scale
 from recap.methods.patchcore import Options, average_neighbours, build, middle_layers
 from recap.methods.patchcore_memory import (
     coreset_rows,
@@ -22,7 +20,8 @@ from recap.methods.patchcore_memory import (
     nearest_rows,
 )
 from recap.methods.recap.maps import interpolation_matrix
-from recap.methods.settings import resolve_peer
+from recap.methods.registry import resolve_settings
+from recap.scoring.fit import fit_sources, fit_support
 
 
 def slow_tokens(model, pixels):
@@ -60,7 +59,7 @@ def slow_output(model, pixels, b):
 @torch.no_grad()
 def test_map_and_score_are_those_of_the_equations(b, peer_settings, make_support):
     options = {"neighbours": b, "coreset": 0.5}
-    model = fit_few_shot(make_support(normal=3), peer_settings("patchcore", options=options)).model
+    model = fit_support(make_support(normal=3), peer_settings("patchcore", options=options)).model
     pixels = torch.rand(1, 3, 70, 70)
     score, expected = slow_output(model, pixels, b)
     output = model(pixels)
@@ -145,24 +144,24 @@ def test_the_weight_is_a_share(b, seed):
 
 
 def test_saved_batched_and_single_scores_agree(peer_settings, make_support, queries, tmp_path):
-    detector = fit_few_shot(make_support(), peer_settings("patchcore"))
+    detector = fit_support(make_support(), peer_settings("patchcore"))
     check_saved(detector, queries, tmp_path / "bundle")
     check_batches(detector, queries, rel=1e-4, abs=0)
 
 
 def test_abnormal_images_change_nothing(peer_settings, make_support):
-    both = fit_few_shot(make_support(normal=3), peer_settings("patchcore"))
-    alone = fit_few_shot(make_support(normal=3, abnormal=0), peer_settings("patchcore"))
+    both = fit_support(make_support(normal=3), peer_settings("patchcore"))
+    alone = fit_support(make_support(normal=3, abnormal=0), peer_settings("patchcore"))
     assert torch.equal(both.model.memory, alone.model.memory)
     assert both.map_scale == alone.map_scale
     assert both.model.num_trainable_parameters == 0
 
 
 def test_a_tenth_of_the_patches_is_remembered_and_all_with_one(peer_settings, make_support):
-    few = fit_few_shot(make_support(normal=3), peer_settings("patchcore")).model
+    few = fit_support(make_support(normal=3), peer_settings("patchcore")).model
     assert few.memory.shape == (7, 64)
     whole = peer_settings("patchcore", options={"coreset": 1.0})
-    model = fit_few_shot(make_support(normal=3), whole).model
+    model = fit_support(make_support(normal=3), whole).model
     assert model.memory.shape == (75, 64)
     assert (few.memory.unsqueeze(1) == model.memory).all(-1).any(-1).all()
 
@@ -170,7 +169,7 @@ def test_a_tenth_of_the_patches_is_remembered_and_all_with_one(peer_settings, ma
 def test_the_seed_reaches_the_coreset(peer_settings, make_support):
     options = {"projection": 2, "coreset": 0.2}
     fits = [
-        fit_few_shot(make_support(), peer_settings("patchcore", seed=seed, options=options)).model
+        fit_support(make_support(), peer_settings("patchcore", seed=seed, options=options)).model
         for seed in (0, 0, 1)
     ]
     assert torch.equal(fits[0].memory, fits[1].memory)
@@ -180,23 +179,21 @@ def test_the_seed_reaches_the_coreset(peer_settings, make_support):
 @pytest.mark.parametrize("normal", [1, 3])
 def test_maps_are_drawn_by_images_that_are_not_in_the_memory(normal, peer_settings, make_support):
     whole = peer_settings("patchcore", options={"coreset": 1.0})
-    detector = fit_few_shot(make_support(normal=normal), whole)
+    detector = fit_support(make_support(normal=normal), whole)
     low, high = detector.map_scale
     own = detector.score(make_support()[0].image).map
     assert own.max() < low / 10 < high / 10
 
 
-def test_a_held_out_image_never_sees_its_own_rows():
-    tokens = torch.arange(3.0).view(3, 1, 1)
-    seen = []
-
-    def map_of(queries, memory):
-        seen.append((queries.item(), memory.flatten().tolist()))
-        return torch.zeros(1, 2, 2)
-
-    rows = torch.tensor([[0.0], [1.0], [1.0]])  # the third image has no row in the coreset
-    held_out_scale(tokens, lambda: tokens[:1], rows, torch.tensor([0, 1, 1]), map_of)
-    assert seen == [(0.0, [1, 1]), (1.0, [0]), (2.0, [0, 1, 1])]
+def test_a_held_out_image_never_sees_its_own_rows(peer_settings, make_support):
+    model = fit_support(make_support(normal=3), peer_settings("patchcore")).model
+    for number in range(3):
+        left = model.without(number).memory
+        kept = [row.item() != number for row in model.owner]
+        assert torch.equal(left, model.memory[kept])
+    model.owner = torch.zeros(len(model.memory), dtype=torch.long)
+    assert model.without(0) is None
+    assert torch.equal(model.without(1).memory, model.memory)
 
 
 def test_layers_are_the_two_in_the_middle_unless_others_are_named(peer_settings):
@@ -207,29 +204,29 @@ def test_layers_are_the_two_in_the_middle_unless_others_are_named(peer_settings)
     hidden = encoder.model((pixels - encoder.mean) / encoder.std, output_hidden_states=True)
     expected = torch.stack([hidden.hidden_states[layer][:, 1:] for layer in (1, 3)], dim=1)
     expected = average_neighbours(expected, 3).transpose(1, 2).flatten(2)
-    torch.testing.assert_close(model.prefix(pixels), expected)
+    torch.testing.assert_close(model.encode(pixels), expected)
 
 
 def test_unit_tokens_do_not_depend_on_their_length(peer_settings):
     model = build(
         load_encoder(peer_settings("patchcore").encoder), Options(tokens="unit", neighbourhood=1)
     )
-    lengths = model.prefix(torch.rand(1, 3, 70, 70)).unflatten(-1, (2, 32)).norm(dim=-1)
+    lengths = model.encode(torch.rand(1, 3, 70, 70)).unflatten(-1, (2, 32)).norm(dim=-1)
     torch.testing.assert_close(lengths, torch.ones_like(lengths))
 
 
 @pytest.mark.parametrize("layers", [(), (0, 1), (3, 2), (8, 9), (4, 4)])
 def test_layers_that_do_not_exist_are_refused(layers, peer_settings, make_support):
     with pytest.raises(SettingsError, match=r"options\.layers = .*blocks 1 to 8"):
-        fit_few_shot(make_support(), peer_settings("patchcore", options={"layers": layers}))
+        fit_support(make_support(), peer_settings("patchcore", options={"layers": layers}))
 
 
 def test_there_is_no_zero_shot_form(phantoms, peer_settings):
     with pytest.raises(InputError, match="PatchCore has no zero-shot form"):
-        fit_zero_shot(phantoms, peer_settings("patchcore"))
+        fit_sources(phantoms, peer_settings("patchcore"))
 
 
 def test_official_is_the_published_size():
-    settings = resolve_peer("patchcore", "official")
+    settings = resolve_settings("official", method="patchcore")
     assert settings.encoder.input_px == 224
-    assert settings.options["coreset"] == 0.1
+    assert settings.options.coreset == 0.1

@@ -3,9 +3,9 @@
 import pytest
 
 from recap.config import EncoderSettings
-from recap.methods.registry import PEERS
-from recap.methods.settings import resolve_peer
+from recap.methods.registry import METHODS, resolve_settings
 
+PEERS = [name for name, row in METHODS.items() if not row.is_ours]
 ENCODERS = {
     "visualad": {"name": "clip-vit-l14-336", "input_px": 518},
     "uniadet": {"name": "facebook/dinov2-with-registers-large", "input_px": 518},
@@ -110,14 +110,14 @@ OFFICIAL = {
 
 @pytest.mark.parametrize("method", PEERS)
 def test_equal_is_the_benchmarks_encoder_and_size(method):
-    settings = resolve_peer(method, "equal")
+    settings = resolve_settings("equal", method=method)
     assert settings.encoder == EncoderSettings()
     assert settings.encoder.input_px == 240
-    assert settings.options == EQUAL[method]
+    assert settings.options.model_dump(mode="json") == EQUAL[method]
 
 
 @pytest.mark.parametrize("method", PEERS)
 def test_official_is_what_was_published(method):
-    settings = resolve_peer(method, "official")
+    settings = resolve_settings("official", method=method)
     assert settings.encoder == EncoderSettings(**ENCODERS[method])
-    assert settings.options == {**EQUAL[method], **OFFICIAL.get(method, {})}
+    assert settings.options.model_dump(mode="json") == {**EQUAL[method], **OFFICIAL.get(method, {})}

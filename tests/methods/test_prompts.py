@@ -21,7 +21,7 @@ def images_of(*domains):
     count = len(domains)
     flags, places = torch.zeros(count, dtype=torch.bool), torch.arange(count)
     masks = torch.zeros(count, 1, 1, dtype=torch.bool)
-    return LabelledImages(torch.zeros, flags, masks, flags, places, places, domains)
+    return LabelledImages(torch.zeros, flags, masks, flags, places, places, domains, places * 0)
 
 
 def test_states_times_templates():
@@ -89,7 +89,7 @@ def test_what_the_sentences_are_about(tower, zero_shot, target, scored, fitted_o
 
 
 def test_towers_of_another_width_are_refused(peer_settings):
-    job = Job(peer_settings("mvfa"), None, False, lambda *_: None, None, None)
+    job = Job(peer_settings("mvfa"), False, lambda *_: None, "", None)
     assert prompts.tower_for(job, 24, torch.device("cpu")).projection_dim == 24
     with pytest.raises(WeightsError, match="25 channels"):
         prompts.tower_for(job, 25, torch.device("cpu"))

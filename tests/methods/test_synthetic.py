@@ -33,6 +33,7 @@ def labelled(count=4, domains=("",), abnormal=()):
         index,
         index % len(domains),
         domains,
+        index * 0,
     )
 
 

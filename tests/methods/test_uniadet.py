@@ -16,10 +16,10 @@ from recap.encoders.registry import ENCODERS
 from recap.encoders.vit import Encoder
 from recap.errors import InputError, SettingsError
 from recap.methods import uniadet
-from recap.methods.fitting import fit_few_shot, fit_zero_shot
 from recap.methods.recap.maps import interpolation_matrix
-from recap.methods.settings import resolve_peer
+from recap.methods.registry import resolve_settings
 from recap.methods.uniadet import IMAGE, PIXEL, Options, UniADet, tapped_levels
+from recap.scoring.fit import fit_sources, fit_support
 
 
 def unit(vector: np.ndarray) -> np.ndarray:
@@ -105,7 +105,7 @@ def test_the_loss_is_that_of_the_equations(model):
             expected += ((1 - p_true) ** 2 * -np.log(p_true)).mean()
             expected += 1 - (2 * p[m].sum() + 1) / (p.sum() + m.sum() + 1)
     labels = torch.tensor([True, False])
-    loss = model.loss(model.prefix(pixels), labels, masks, labels)
+    loss = model.loss(model.encode(pixels), labels, masks, labels)
     assert loss.item() == pytest.approx(expected / 2 / 5, rel=1e-4)
 
 
@@ -145,7 +145,7 @@ def test_an_encoder_without_a_class_token_takes_the_mean_of_its_patches():
     vit = transformers.SiglipVisionModel(config)
     model = UniADet(Encoder(vit, name="", checksum="", input_px=70), Options(depths=(1.0,)))
     pixels = torch.rand(1, 3, 70, 70)
-    tokens = model.prefix(pixels)
+    tokens = model.encode(pixels)
     assert tokens.shape == (1, 1, 26, 32)
     last = model.encoder.model(pixels).last_hidden_state[0].mean(dim=0)
     assert torch.allclose(tokens[0, 0, 0], last / last.norm(), atol=1e-5)
@@ -157,7 +157,7 @@ def quick(peer_settings):
 
 
 def test_saved_batched_and_single_scores_agree(quick, make_support, queries, tmp_path):
-    detector = fit_few_shot(make_support(), quick)
+    detector = fit_support(make_support(), quick)
     check_saved(detector, queries, tmp_path / "bundle")
     check_batches(detector, queries)
     assert all(0 <= detector.score(query).score <= 1 for query in queries)
@@ -172,27 +172,27 @@ def test_a_fit_is_decided_by_its_seed_and_goes_on_after_a_kill(
 
 def test_few_shot_remembers_the_normal_images_alone(quick, make_support):
     support = make_support(normal=3)
-    model = fit_few_shot(support, quick).model
+    model = fit_support(support, quick).model
     assert model.memory.shape == (5, 3 * 25, 32)
     normal = torch.from_numpy(support[0].image.pixels).expand(3, -1, -1)[None]
-    tokens = model.prefix(normal)
+    tokens = model.encode(normal)
     assert model._distance(tokens, model.memory).abs().max() < 1e-5
 
 
 def test_without_its_share_there_is_no_memory(peer_settings, make_support):
     options = {"epochs": 1, "memory_weight": 0}
-    model = fit_few_shot(make_support(), peer_settings("uniadet", options=options)).model
+    model = fit_support(make_support(), peer_settings("uniadet", options=options)).model
     assert model.memory is None
 
 
 def test_without_masks_the_map_is_the_memorys(quick, make_support, queries):
-    detector = fit_few_shot(make_support(masks=False), quick)
+    detector = fit_support(make_support(masks=False), quick)
     model = detector.model
     assert not model.weights[:, PIXEL].any()
     assert model.weights[:, IMAGE].any()
     image = recap.Image(queries[1], "a")
     pixels = detector.preprocess(image)[None]
-    far = model.to_pixels(model._distance(model.prefix(pixels), model.memory))
+    far = model.to_pixels(model._distance(model.encode(pixels), model.memory))
     torch.testing.assert_close(detector.raw_output([image]).map, 0.25 + 0.5 * far)
 
 
@@ -202,7 +202,7 @@ def test_zero_shot_has_no_memory_and_no_copies(phantoms, peer_settings, monkeypa
     monkeypatch.setattr(
         uniadet, "train", lambda *a, **k: seen.append((a[3], k["epochs"])) or original(*a, **k)
     )
-    detector = fit_zero_shot(phantoms, peer_settings("uniadet"))
+    detector = fit_sources(phantoms, peer_settings("uniadet"))
     assert detector.model.memory is None
     assert seen == [(12, 15)]
     assert detector.model.weights[:, PIXEL].any()
@@ -211,7 +211,7 @@ def test_zero_shot_has_no_memory_and_no_copies(phantoms, peer_settings, monkeypa
 def test_training_tells_the_support_apart(peer_settings, make_support):
     options = {"epochs": 20, "batch_size": 11, "learning_rate": 0.01}
     support = make_support(normal=3, abnormal=3)
-    detector = fit_few_shot(support, peer_settings("uniadet", options=options))
+    detector = fit_support(support, peer_settings("uniadet", options=options))
     scores = [detector.score(item.image).score for item in support]
     assert max(scores[:3]) < min(scores[3:])
     inside = detector.score(support[3].image).map
@@ -220,7 +220,7 @@ def test_training_tells_the_support_apart(peer_settings, make_support):
 
 def test_normal_images_alone_are_refused(quick, make_support):
     with pytest.raises(InputError, match="UniADet needs abnormal images"):
-        fit_few_shot(make_support(abnormal=0), quick)
+        fit_support(make_support(abnormal=0), quick)
 
 
 @pytest.mark.parametrize("depths", [[], [0.0, 1.0], [1.5]])
@@ -230,10 +230,10 @@ def test_impossible_depths_are_refused(depths, peer_settings):
 
 
 def test_official_is_the_published_encoder_and_size():
-    settings = resolve_peer("uniadet", "official")
+    settings = resolve_settings("official", method="uniadet")
     assert settings.encoder.name == "facebook/dinov2-with-registers-large"
     assert settings.encoder.input_px == 518
-    assert settings.options["epochs"] == 15
+    assert settings.options.epochs == 15
 
 
 @pytest.mark.parametrize("normal", [1, 3])
@@ -241,7 +241,7 @@ def test_maps_are_drawn_on_a_scale_of_images_that_are_not_remembered(quick, make
     """On that of its own rows every pixel of an unseen normal image would glow."""
     support = make_support(normal=normal + 1, abnormal=2)
     unseen = support.pop(0)
-    low, high = fit_few_shot(support, quick).card.map_scale
-    shown = fit_few_shot(support, quick).score(unseen.image).map
+    low, high = fit_support(support, quick).card.map_scale
+    shown = fit_support(support, quick).score(unseen.image).map
     assert (shown < high).mean() > 0.9
     assert high - low > 2e-3

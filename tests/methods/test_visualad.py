@@ -15,9 +15,9 @@ from recap.encoders.registry import ENCODERS
 from recap.encoders.vit import Encoder
 from recap.errors import InputError
 from recap.methods import visualad
-from recap.methods.fitting import fit_few_shot, fit_zero_shot
-from recap.methods.settings import resolve_peer
+from recap.methods.registry import resolve_settings
 from recap.methods.visualad import Options, VisualAD, clip_each, cosine_to, optimiser_of
+from recap.scoring.fit import fit_sources, fit_support
 
 
 def array(value: Any) -> np.ndarray:
@@ -202,7 +202,7 @@ def test_a_fit_uses_that_schedule(quick, make_support, monkeypatch):
             return super().step(*args)
 
     monkeypatch.setattr(torch.optim, "AdamW", Watched)
-    fit_few_shot(make_support(), quick)
+    fit_support(make_support(), quick)
     half = len(rates) // 2
     assert rates[:half] == half * [pytest.approx((0.01, 0.001))]
     assert rates[half:] == half * [pytest.approx((0.0055, 0.001))]
@@ -270,7 +270,7 @@ FAMILIES = {
 
 @pytest.mark.parametrize("family", sorted(FAMILIES))
 def test_every_family_scores(family):
-    from recap.encoders.vit import FAMILIES as KNOWN
+    from recap.encoders.registry import FAMILIES as KNOWN
 
     sizes = {} if family == "siglip2_vision_model" else {"image_size": 70}
     config = getattr(transformers, KNOWN[family].config_class)(
@@ -292,7 +292,7 @@ def quick(peer_settings):
 
 
 def test_saved_batched_and_single_scores_agree(quick, make_support, queries, tmp_path):
-    detector = fit_few_shot(make_support(), quick)
+    detector = fit_support(make_support(), quick)
     assert detector.card.mode == "few-shot"
     check_saved(detector, queries, tmp_path / "bundle")
     check_batches(detector, queries)
@@ -309,7 +309,7 @@ def test_zero_shot_and_its_epochs(phantoms, peer_settings, monkeypatch):
         visualad, "train", lambda *a, **k: seen.append((a[3], k["epochs"])) or original(*a, **k)
     )
     settings = peer_settings("visualad")
-    detector = fit_zero_shot(phantoms, settings)
+    detector = fit_sources(phantoms, settings)
     assert detector.card.mode == "zero-shot"
     assert seen == [(12, 2)]  # three domains of 2 + 2 images, no copies
 
@@ -326,17 +326,17 @@ def test_training_lowers_the_loss(peer_settings, make_support):
     for epochs in (1, 6):
         options = {"epochs": epochs, "batch_size": 11, "learning_rate": 0.01}
         losses.append(
-            fit_few_shot(make_support(), peer_settings("visualad", options=options)).card.losses
+            fit_support(make_support(), peer_settings("visualad", options=options)).card.losses
         )
     assert losses[1]["loss"] < 0.9 * losses[0]["loss"]
 
 
 def test_normal_images_alone_are_refused(quick, make_support):
     with pytest.raises(InputError, match="VisualAD needs abnormal images"):
-        fit_few_shot(make_support(abnormal=0), quick)
+        fit_support(make_support(abnormal=0), quick)
 
 
 def test_official_is_the_published_encoder_and_size():
-    settings = resolve_peer("visualad", "official")
+    settings = resolve_settings("official", method="visualad")
     assert (settings.encoder.name, settings.encoder.input_px) == ("clip-vit-l14-336", 518)
-    assert settings.options["batch_size"] == 8
+    assert settings.options.batch_size == 8

@@ -9,9 +9,9 @@ import pytest
 
 from pacs_images import mark
 from pacs_peer import Archive
-from recap.pacs.listen import Listener, ListenSettings
-from recap.pacs.send import DicomPeer, parse_address
-from recap.pacs.spool import Spool
+from recap.service.pacs.listen import Listener, ListenSettings
+from recap.service.pacs.send import DicomPeer, parse_address
+from recap.service.pacs.spool import Spool
 
 
 @pytest.fixture

@@ -12,8 +12,8 @@ pytest.importorskip("dicomweb_client")
 
 from pacs_images import study
 from recap.errors import InputError, SettingsError
-from recap.pacs.dicomweb import DicomWeb
-from recap.pacs.send import SendError, StuckError, WebArchive
+from recap.service.pacs.dicomweb import DicomWeb
+from recap.service.pacs.send import SendError, StuckError, WebArchive
 
 
 class Answers(BaseHTTPRequestHandler):

@@ -13,10 +13,10 @@ pytest.importorskip("highdicom")
 from pacs_images import DETECTOR, RESULTS, mark, marked, study
 from pacs_peer import send, wait_until_empty
 from recap.errors import InputError, SettingsError
-from recap.pacs.listen import Listener, ListenSettings
-from recap.pacs.score_study import study_scorer
-from recap.pacs.send import DicomPeer, parse_address
-from recap.pacs.spool import Spool
+from recap.service.pacs.listen import Listener, ListenSettings
+from recap.service.pacs.score_study import study_scorer
+from recap.service.pacs.send import DicomPeer, parse_address
+from recap.service.pacs.spool import Spool
 
 HALF_A_MESSAGE = struct.pack(">BBL", 4, 0, 2**14) + bytes(100)
 
@@ -80,7 +80,7 @@ def test_a_sender_that_stands_still_within_a_message_does_not_hold_up_its_study(
 ):
     from pynetdicom import AE
 
-    monkeypatch.setattr("recap.pacs.listen._SILENCE_S", 1.0)
+    monkeypatch.setattr("recap.service.pacs.listen._SILENCE_S", 1.0)
     listener = running(max_associations=1)
     (image,) = study(24, slices=1)
     ae = AE(ae_title="SCANNER")

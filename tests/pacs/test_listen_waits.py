@@ -14,10 +14,10 @@ pytest.importorskip("highdicom")
 from pacs_images import DETECTOR, RESULTS, marked, study
 from pacs_peer import send, wait_until_empty
 from recap.errors import InputError
-from recap.pacs.listen import Listener, ListenSettings
-from recap.pacs.score_study import study_scorer
-from recap.pacs.send import DicomPeer, SendError, StuckError, parse_address
-from recap.pacs.spool import Round, Spool
+from recap.service.pacs.listen import Listener, ListenSettings
+from recap.service.pacs.score_study import study_scorer
+from recap.service.pacs.send import DicomPeer, SendError, StuckError, parse_address
+from recap.service.pacs.spool import Round, Spool
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def twice_stopped_by(monkeypatch):
             return count(each)
 
         monkeypatch.setattr(Round, "count_attempt", count_attempt)
-        monkeypatch.setattr("recap.pacs.listen._LONGEST_WAIT_S", 0.05)
+        monkeypatch.setattr("recap.service.pacs.listen._LONGEST_WAIT_S", 0.05)
 
     return stop_by
 
@@ -89,9 +89,9 @@ def test_a_disk_that_fills_up_while_results_are_written_is_waited_for(
     running, archive, tmp_path, monkeypatch, code
 ):
     """More often than a study is tried that brings the process down."""
-    from recap.pacs.listen import _MAX_ATTEMPTS
-    from recap.report import dicom_results
+    from recap.report.dicom import results as dicom_results
     from recap.scoring import cases
+    from recap.service.pacs.listen import _MAX_ATTEMPTS
 
     full, write = [True] * (_MAX_ATTEMPTS + 2), dicom_results.replacing
 
@@ -105,7 +105,7 @@ def test_a_disk_that_fills_up_while_results_are_written_is_waited_for(
 
     monkeypatch.setattr(cases, "score_case", lambda detector, case: marked(case))
     monkeypatch.setattr(dicom_results, "replacing", replacing)
-    monkeypatch.setattr("recap.pacs.listen._LONGEST_WAIT_S", 0.05)
+    monkeypatch.setattr("recap.service.pacs.listen._LONGEST_WAIT_S", 0.05)
     listener = running(score=study_scorer(DETECTOR))
     send(listener.port, study(26))
     archive.wait_for(RESULTS)
@@ -202,7 +202,7 @@ def test_studies_that_could_not_be_sealed_are_sealed_later(tmp_path, monkeypatch
 def test_a_round_that_cannot_be_dealt_with_does_not_stop_those_behind_it(
     tmp_path, monkeypatch, caplog, error
 ):
-    monkeypatch.setattr("recap.pacs.listen._LONGEST_WAIT_S", 0.0)
+    monkeypatch.setattr("recap.service.pacs.listen._LONGEST_WAIT_S", 0.0)
     listener, spool, first = two_sealed(tmp_path)
     with monkeypatch.context() as patch:
         refuse(patch, first, error)
@@ -237,7 +237,7 @@ def test_a_study_that_cannot_be_sealed_does_not_stop_those_behind_it(tmp_path, m
 
 
 def test_a_series_that_comes_again_is_not_scored_while_nobody_can_tell(tmp_path, monkeypatch):
-    monkeypatch.setattr("recap.pacs.listen._LONGEST_WAIT_S", 0.0)
+    monkeypatch.setattr("recap.service.pacs.listen._LONGEST_WAIT_S", 0.0)
     spool, scored = Spool(tmp_path / "spool"), []
 
     def score(images, results):
@@ -256,7 +256,7 @@ def test_a_series_that_comes_again_is_not_scored_while_nobody_can_tell(tmp_path,
 
     come()
     with monkeypatch.context() as patch:
-        patch.setattr("recap.pacs.spool._drop_known_series", refuse)
+        patch.setattr("recap.service.pacs.spool._drop_known_series", refuse)
         come()
     assert len(spool.rounds()) == 1
     listener.step()
@@ -281,7 +281,7 @@ def test_an_object_that_is_too_large_does_not_hold_up_the_others(tmp_path, monke
             (results / name).with_suffix(".dcm").write_bytes(b"x")
         return []
 
-    monkeypatch.setattr("recap.pacs.listen._LONGEST_WAIT_S", 0.0)
+    monkeypatch.setattr("recap.service.pacs.listen._LONGEST_WAIT_S", 0.0)
     spool, proxy = Spool(tmp_path / "spool"), Proxy()
     listener = Listener(spool, write, proxy)
     for name in ("first", "second"):
@@ -296,7 +296,7 @@ def test_an_object_that_is_too_large_does_not_hold_up_the_others(tmp_path, monke
 def test_an_archive_that_stands_still_within_a_message_is_lost(archive, tmp_path, monkeypatch):
     from pynetdicom import evt
 
-    monkeypatch.setattr("recap.pacs.send._TIMEOUT_S", 1.0)
+    monkeypatch.setattr("recap.service.pacs.send._TIMEOUT_S", 1.0)
     go_on = threading.Event()
 
     def read_no_more(event):

@@ -18,10 +18,10 @@ pytest.importorskip("highdicom")
 pytest.importorskip("dicomweb_client")
 
 from pacs_images import RESULTS, mark, study
-from recap.pacs.dicomweb import DicomWeb
-from recap.pacs.listen import Listener, ListenSettings
-from recap.pacs.send import DicomPeer, WebArchive, parse_address
-from recap.pacs.spool import Spool
+from recap.service.pacs.dicomweb import DicomWeb
+from recap.service.pacs.listen import Listener, ListenSettings
+from recap.service.pacs.send import DicomPeer, WebArchive, parse_address
+from recap.service.pacs.spool import Spool
 
 PROGRAM = shutil.which("Orthanc") or shutil.which("Orthanc", path="/usr/sbin")
 DICOMWEB = Path("/usr/share/orthanc/plugins/libOrthancDicomWeb.so")

@@ -5,7 +5,7 @@ pytest.importorskip("highdicom")
 from dicom_files import item, write
 from pacs_images import DETECTOR, marked, study
 from recap.errors import InputError
-from recap.pacs.score_study import study_scorer
+from recap.service.pacs.score_study import study_scorer
 
 
 def test_a_study_without_images_has_no_results(tmp_path):

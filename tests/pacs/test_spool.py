@@ -5,7 +5,7 @@ import time
 import pytest
 
 from recap.errors import InputError
-from recap.pacs.spool import Spool, Unscored, key_of
+from recap.service.pacs.spool import Spool, Unscored, key_of
 
 
 def take_up(spool, study):
@@ -169,13 +169,13 @@ def test_counts_and_bytes(tmp_path):
 
 
 def test_room_is_looked_for_again_before_a_spool_is_full(tmp_path, monkeypatch):
-    monkeypatch.setattr("recap.pacs.spool._MEASURE_S", 0.0)
+    monkeypatch.setattr("recap.service.pacs.spool._MEASURE_S", 0.0)
     spool = Spool(tmp_path)
     study = spool.store("s", "1", "a", b"three")
     assert not spool.has_room(1, 5)
     (tmp_path / "incoming" / study).rename(tmp_path.with_name("elsewhere"))
     assert spool.has_room(5, 5)
-    monkeypatch.setattr("recap.pacs.spool._MEASURE_S", 60.0)  # nor at every try
+    monkeypatch.setattr("recap.service.pacs.spool._MEASURE_S", 60.0)  # nor at every try
     spool.store("s", "1", "a", b"three")
     (tmp_path / "incoming" / study).rename(tmp_path.with_name("there"))
     assert not spool.has_room(5, 5)
@@ -215,7 +215,7 @@ def test_a_kill_while_a_finished_round_goes_leaves_nothing_to_score(tmp_path, mo
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("recap.pacs.spool.shutil.rmtree", killed)
+        patch.setattr("recap.service.pacs.spool.shutil.rmtree", killed)
         with pytest.raises(KeyboardInterrupt):
             spool.finish(sealed)
     assert Spool(tmp_path).rounds() == []

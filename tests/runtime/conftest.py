@@ -9,9 +9,10 @@ import pytest
 
 import recap
 from quick_encoder import encoder_read_once  # noqa: F401
-from recap.config import Settings, resolve_settings
+from recap.config import Settings
 from recap.data import write_phantoms
 from recap.data.benchmark import Domain
+from recap.methods.registry import resolve_settings
 from recap.scoring.detector import Detector
 
 PX = 56  # a grid of 4 × 4 patches of 14 px

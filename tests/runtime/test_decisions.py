@@ -12,10 +12,11 @@ from typer.testing import CliRunner
 import recap
 from recap.cli.main import app
 from recap.runtime import export
-from recap.runtime.check import check_pixels, decision_differences
-from recap.runtime.decisions import Decisions, decisions_of
-from recap.runtime.export import export_bundle, open_graph
-from recap.runtime.record import exports
+from recap.runtime.engines import open_graph
+from recap.runtime.export import export_bundle
+from recap.runtime.graph import Decisions, decisions_of
+from recap.runtime.record import check_pixels, decision_differences, exports
+from recap.scoring.bundle_folder import Bundle
 from recap.scoring.calibration import calibrate_scores
 from recap.scoring.domain_guard import domain_range
 
@@ -27,7 +28,7 @@ def test_every_score_is_decided_upon_alike(normal, abnormal, data):
     calibration = calibrate_scores(normal, normal, abnormal, fpr=0.3)
     beside = [np.nextafter(np.float32(s), np.float32(side)) for s in normal[:3] for side in (0, 1)]
     scores = np.array([*normal, *beside, *data.draw(st.lists(unit, max_size=9))], np.float32)
-    seen = Decisions(calibration, None)(torch.from_numpy(scores), None)
+    seen = Decisions(calibration)(torch.from_numpy(scores), None)
     for index, score in enumerate(scores.tolist()):
         expected = calibration.decide(score)
         assert seen["p_value"][index].item() == np.float32(expected.p_value)
@@ -43,7 +44,7 @@ def test_scores_that_no_float32_is_are_rounded_to_the_safe_side():
     calibration = calibrate_scores([0.1, 0.2, 0.3], [0.5] * 3, fpr=0.3)
     scores = np.float32([0.1, 0.2, 0.3])
     around = np.concatenate([np.nextafter(scores, np.float32(0)), scores])
-    seen = Decisions(calibration, None)(torch.from_numpy(around), None)
+    seen = Decisions(calibration)(torch.from_numpy(around), None)
     expected = [calibration.decide(score) for score in around.tolist()]
     assert seen["p_value"].tolist() == [decision.p_value for decision in expected]
     assert seen["abnormal"].tolist() == [decision.abnormal for decision in expected]
@@ -52,24 +53,25 @@ def test_scores_that_no_float32_is_are_rounded_to_the_safe_side():
 def test_images_unlike_the_rest_are_told():
     rows = np.eye(4, dtype=np.float32)[:3] + 3
     rows /= np.linalg.norm(rows, axis=1, keepdims=True)
-    domain, known = domain_range(list(rows))
-    calibration = calibrate_scores([0.1, 0.2, 0.3], [0.5] * 3, fpr=0.3, domain=domain)
+    domain, known = domain_range(list(rows[:, None]))
+    calibration = calibrate_scores([0.1, 0.2, 0.3], [0.5] * 3, fpr=0.3)
     far = np.float32([0, 0, 0, 1])
     asked = torch.from_numpy(np.stack([rows[0], far]))
-    seen = Decisions(calibration, known)(torch.tensor([0.2, 0.2]), asked)
+    seen = Decisions(calibration, domain, known)(torch.tensor([0.2, 0.2]), asked)
     assert seen["in_domain"].tolist() == [1.0, 0.0]
-    assert "in_domain" not in Decisions(calibration, known)(torch.tensor([0.2]), None)
+    assert "in_domain" not in Decisions(calibration, domain, known)(torch.tensor([0.2]), None)
 
 
 @pytest.mark.parametrize("name", ["onnx", "openvino"])
 def test_a_graph_decides_as_the_detector_does(name, exported, pictures):
     detector = recap.load(exported)
-    assert exports(exported)[name].calibration == detector.card.calibration.digest
-    graph = open_graph(exported / name, exports(exported)[name])
+    assert exports(Bundle(exported))[name].calibration == detector.card.calibration.digest
+    graph = open_graph(Bundle(exported), name, exports(Bundle(exported))[name])
     for picture in pictures:
         pixels = detector.preprocess(recap.io.image_from_array(picture)).numpy()
         seen = graph.run_one(pixels)
-        expected = detector.decide(float(seen["score"][0]), seen["descriptor"][0])
+        domain = detector.check_domain(seen["descriptor"])
+        expected = detector.decide(float(seen["score"][0]), domain)
         assert seen["p_value"][0] == np.float32(expected.p_value)
         assert bool(seen["abnormal"][0]) == expected.abnormal
         assert bool(seen["in_domain"][0]) == expected.in_domain
@@ -77,7 +79,7 @@ def test_a_graph_decides_as_the_detector_does(name, exported, pictures):
 
 def test_a_wrong_decision_is_found(exported):
     detector = recap.load(exported)
-    graph = open_graph(exported / "onnx", exports(exported)["onnx"])
+    graph = open_graph(Bundle(exported), "onnx", exports(Bundle(exported))["onnx"])
     found = [graph.run_one(image) for image in check_pixels(detector)[:2]]
     decisions = decisions_of(detector)
     assert max(decision_differences(decisions, found).values()) < 1e-6
@@ -99,7 +101,7 @@ def test_another_calibration_makes_another_graph(exported, tmp_path, monkeypatch
     with pytest.raises(KeyboardInterrupt):
         export_bundle(recap.load(bundle).calibrated(calibration), bundle, "openvino")
     assert traced == [calibration.digest]
-    assert exports(bundle) == exports(exported)
+    assert exports(Bundle(bundle)) == exports(Bundle(exported))
 
 
 def test_a_detector_without_calibration_decides_nothing(exported):

@@ -1,5 +1,6 @@
 """Exported graphs say what torch says, and are refused where they do not."""
 
+import json
 import shutil
 import sys
 import tomllib
@@ -11,15 +12,16 @@ import pytest
 import recap
 from recap.errors import BundleError, InputError, RecapError
 from recap.runtime import export
-from recap.runtime.check import check_pixels, largest_differences
-from recap.runtime.choice import choose_runtime
+from recap.runtime.choose import choose_runtime
 from recap.runtime.export import export_bundle
-from recap.runtime.record import RECORD, exports, file_digests
+from recap.runtime.record import RECORD, check_pixels, exports, file_digests, largest_differences
 from recap.scoring.arrays import Arrays, named_arrays
+from recap.scoring.bundle_folder import Bundle
 from recap.scoring.detector import as_image
 from recap.scoring.prepared import fitting_batch, one_core_each, prepare, score_prepared
 
 GRAPHS = ["onnx", "openvino"]
+GRAPH_FILES = {"onnx": "model.onnx", "openvino": "model.xml"}
 FIELDS = ["score", "score_prototype", "score_memory"]
 
 
@@ -95,14 +97,14 @@ def test_the_openvino_file_takes_any_batch(exported):
 
 
 def test_the_record_says_what_was_measured(exported):
-    records = exports(exported)
+    records = exports(Bundle(exported))
     assert list(records) == GRAPHS
     for name, record in records.items():
         assert record.runtime == name
         assert record.checked_on == 9
         assert set(record.largest_difference) == set(record.outputs)
         assert 0 < record.largest_difference["map"] <= 1e-4
-        assert record.files == file_digests(exported / name)
+        assert record.files == file_digests(Bundle(exported), name)
         assert record.int8 is None
     assert records["onnx"].opset >= 18
     assert not list(exported.glob(".exporting*"))
@@ -150,7 +152,7 @@ def test_differences_see_what_is_missing_or_not_a_number():
 def test_a_graph_of_another_detector_is_refused(name, exported, tmp_path):
     bundle = copy_of(exported, tmp_path)
     detector = recap.load(bundle)
-    detector.model.theta_det.data += 1
+    detector.model.scores.theta.data += 1
     detector.save(bundle, keep=bundle)
     with pytest.raises(BundleError, match=f"another detector.*recap export .* --to {name}"):
         recap.load(bundle, runtime=name)
@@ -214,3 +216,49 @@ def test_real_graphs_are_measured(exported, tmp_path, monkeypatch, pictures):
     assert set(detector.runtime.milliseconds) == {"torch", "onnx", "openvino"}
     expected = recap.load(exported).score(pictures[1])
     assert detector.score(pictures[1]).score == pytest.approx(expected.score, abs=1e-4)
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+@pytest.mark.parametrize("file", ["model", "export.json", "folder"])
+def test_a_graph_that_leads_elsewhere_is_refused(name, file, exported, tmp_path):
+    """Though its digests are right: what lies elsewhere may be another file by the time it runs."""
+    bundle = copy_of(exported, tmp_path)
+    place = bundle / name
+    if file != "folder":
+        place = place / {"model": GRAPH_FILES[name]}.get(file, file)
+    place.rename(tmp_path / "elsewhere")
+    place.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(BundleError, match="is a link"):
+        recap.load(bundle, runtime=name)
+
+
+def test_a_graph_reads_no_weights_from_elsewhere(exported, tmp_path, monkeypatch):
+    """An ONNX file may name any file as its weights; one that lies in the bundle is used."""
+    import onnx
+
+    bundle = copy_of(exported, tmp_path)
+    model, record = onnx.load(str(bundle / "onnx" / "model.onnx")), bundle / "onnx" / "export.json"
+    onnx.save(model, bundle / "onnx" / "model.onnx", save_as_external_data=True, location="weights")
+    digests = file_digests(Bundle(bundle), "onnx")
+    assert set(digests) == {"model.onnx", "weights"}
+    record.write_text(json.dumps({**json.loads(record.read_text()), "files": digests}))
+    image = np.zeros((56, 56), np.uint8)
+    expected = recap.load(exported, runtime="onnx").score(image).score
+    assert recap.load(bundle, runtime="onnx").score(image).score == expected
+    (bundle / "onnx" / "weights").rename(tmp_path / "weights")
+    digests.pop("weights")
+    record.write_text(json.dumps({**json.loads(record.read_text()), "files": digests}))
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(BundleError, match="onnx cannot be opened"):
+        recap.load(bundle, runtime="onnx")
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+def test_a_graph_that_is_none_is_refused(name, exported, tmp_path):
+    bundle = copy_of(exported, tmp_path)
+    (bundle / name / GRAPH_FILES[name]).write_bytes(b"no graph")
+    record = bundle / name / "export.json"
+    files = file_digests(Bundle(bundle), name)
+    record.write_text(json.dumps({**json.loads(record.read_text()), "files": files}))
+    with pytest.raises(BundleError, match=f"{name} cannot be opened"):
+        recap.load(bundle, runtime=name)

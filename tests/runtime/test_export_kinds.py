@@ -13,13 +13,14 @@ from recap.config import Settings
 from recap.data.benchmark import Domain
 from recap.errors import InputError
 from recap.runtime import export
+from recap.runtime.engines import TorchRuntime
 from recap.runtime.graph import Graph, output_names, trace
 from recap.runtime.record import ExportRecord, Target, exports
-from recap.runtime.torch import TorchRuntime
 from recap.scoring.arrays import Arrays
+from recap.scoring.bundle_folder import Bundle
 from recap.scoring.calibration import calibrate_scores
 from recap.scoring.detector import Detector
-from recap.training.zeroshot import fit_zero_shot
+from recap.scoring.fit import fit_sources
 from recap.types import FloatArray
 
 pytestmark = pytest.mark.slow
@@ -42,15 +43,15 @@ def detector_of(kind: str, phantoms: list[Domain], settings: Callable[..., Setti
     """Two kinds of conditioning come with other kinds; the rest are gated."""
     if kind == "zero-shot, tokens":
         model = {"conditioning": "tokens", "zero_shot_score": "class_tokens"}
-        return fit_zero_shot(phantoms[:1], settings(model=model))
+        return fit_sources(phantoms[:1], settings(model=model))
     if kind in ("masks", "labels"):
         detector = fit_on(phantoms[0], settings("recap"), masks=kind == "masks")
-        assert detector.model.branches == (1 if kind == "masks" else 2)
+        assert len(detector.model.branches) == (1 if kind == "masks" else 2)
         return detector.calibrated(CALIBRATION) if kind == "labels" else detector
     if kind in ("nearest", "normal-only"):
         preset = "fast" if kind == "nearest" else "recap"
         detector = fit_on(phantoms[0], settings(preset), abnormal=False)
-        assert detector.model.has_adapters == (kind == "normal-only")
+        assert bool(detector.model.maps.adapters) == (kind == "normal-only")
         return detector
     assert kind == "write-back, static"
     return fit_on(phantoms[0], settings("paper", model={"conditioning": "static"}))
@@ -168,7 +169,7 @@ def test_int8_measures_what_it_changes(
     # The built-in images, then those of the folder one by one: 128 at once fill the memory.
     assert batches == [record.checked_on, *[1] * record.int8["calibration"]["images"]]
     assert record.runtime == "openvino-int8"
-    assert exports(bundle)["openvino-int8"] == record
+    assert exports(Bundle(bundle))["openvino-int8"] == record
     assert record.int8 is not None
     assert record.int8["calibration"]["images"] >= 4
     change = record.int8["built_in"]["largest_change_of_score"]

@@ -6,9 +6,8 @@ import pytest
 import torch
 
 from recap.errors import BundleError
-from recap.methods.recap.scorer import Output, Scorer
-from recap.runtime.graph import output_names, trace, with_plain_flags
-from recap.runtime.quiet import quiet
+from recap.methods.base import Output, Scorer
+from recap.runtime.graph import output_names, quiet, trace, with_plain_flags
 
 
 class Branching(Scorer):
@@ -23,7 +22,7 @@ class Branching(Scorer):
 
     def forward(self, pixels):
         score = pixels.mean(dim=(1, 2, 3))
-        return Output(2 * score if self.doubled else score, pixels[:, 0], None, None, None)
+        return Output(2 * score if self.doubled else score, pixels[:, 0])
 
 
 class Looking(Branching):
@@ -31,7 +30,7 @@ class Looking(Branching):
 
     def forward(self, pixels):
         score = pixels.mean(dim=(1, 2, 3))
-        return Output(2 * score if score.sum() > 1 else score, pixels[:, 0], None, None, None)
+        return Output(2 * score if score.sum() > 1 else score, pixels[:, 0])
 
 
 @pytest.mark.parametrize("doubled", [False, True])

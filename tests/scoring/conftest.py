@@ -9,11 +9,12 @@ import pytest
 
 import recap
 from quick_encoder import encoder_read_once  # noqa: F401
-from recap.config import Settings, resolve_settings
+from recap.config import Settings
 from recap.data import write_phantoms
 from recap.data.benchmark import Domain
+from recap.methods.registry import resolve_settings
 from recap.scoring.detector import Detector
-from recap.training.zeroshot import fit_zero_shot
+from recap.scoring.fit import fit_sources
 
 
 @pytest.fixture(scope="session")
@@ -59,7 +60,7 @@ def detectors(
         "few-shot": few_shot,
         "write-back": fit_on(domains[0], tiny_settings("paper")),
         "normal-only": fit_on(domains[0], tiny_settings(), abnormal=False),
-        "zero-shot": fit_zero_shot(domains[1:], tiny_settings()),
+        "zero-shot": fit_sources(domains[1:], tiny_settings()),
         "taught by masks": fit_on(domains[0], tiny_settings("recap")),
         "taught by labels": fit_on(domains[0], tiny_settings("recap"), masks=False),
         "static": fit_on(domains[0], tiny_settings(model={"conditioning": "static"})),

@@ -48,7 +48,7 @@ def test_scores_and_levels_are_those_of_the_images(plain, normals, abnormals, ca
     assert calibration.abnormal_scores == sorted(plain.score(image).score for image in abnormals)
     maxima = sorted(float(p.map.max()) for p in predictions)
     assert calibration.map_level == np.nextafter(maxima[-2], np.inf)  # 2 / 26 ≤ 0.1
-    assert len(calibrated.descriptors) == len(calibration.domain.distances) == 33
+    assert len(calibrated.descriptors) == len(calibrated.card.domain.distances) == 33
     assert plain.card.calibration.source == "leave-one-out"  # untouched
     low, high = calibrated.map_scale
     assert low == plain.map_scale[0]
@@ -95,7 +95,7 @@ def test_saving_may_carry_other_files_over(calibrated, plain, tmp_path):
 def test_descriptors_that_do_not_fit_the_card(calibrated, plain, tmp_path):
     calibrated.save(tmp_path / "b")
     Detector(calibrated.model, calibrated.card).save(tmp_path / "without")
-    card = plain.card.model_copy(update={"calibration": None})
+    card = plain.card.model_copy(update={"domain": None})
     Detector(plain.model, card, calibrated.descriptors).save(tmp_path / "surplus")
     for name in ("without", "surplus"):
         with pytest.raises(BundleError, match=r"domain\.descriptors do not fit"):
@@ -209,6 +209,10 @@ def test_volumes_are_calibrated_as_volumes(plain, tmp_path):
     assert "calibrated on volumes" in found.detector.undecided("image")
     image_wise = plain.score_case(tmp_path / "0.nii.gz")
     assert image_wise.decision is None
+    known = found.detector.card.domain
+    assert (known.kind, len(known.distances), len(found.detector.descriptors)) == ("volume", 3, 9)
+    assert case.domain.in_domain
+    assert case.domain.p_value == case.decision.domain_p_value == 1.0
 
 
 def test_several_kinds_are_refused_by_name_before_all_is_scored(plain, tmp_path, monkeypatch):
@@ -236,7 +240,7 @@ def test_other_methods_are_calibrated_without_a_guard(plain, normals, monkeypatc
     original = Detector.raw_output
     monkeypatch.setattr(Detector, "raw_output", lambda *a: replace(original(*a), descriptor=None))
     found = calibrate(plain, normals[:4], fpr=0.2)
-    assert found.calibration.domain is None
+    assert found.detector.card.domain is None
     assert found.detector.descriptors is None
     assert found.detector.score(normals[0]).decision.domain_p_value is None
 

@@ -100,19 +100,22 @@ def test_other_kinds_and_readings_are_not_decided_upon():
 
 
 def test_an_image_out_of_the_domain_is_flagged():
-    domain = DomainRange(distances=[0.1, 0.2, 0.3], limit=0.5)
-    calibration = calibrate_scores(NORMAL, NORMAL, domain=domain)
-    near, far = calibration.decide(0.1, 0.25), calibration.decide(0.1, 0.51)
+    domain = DomainRange(distances=[0.1, 0.2, 0.3], limit=0.5, case_limit=0.4)
+    calibration = calibrate_scores(NORMAL, NORMAL)
+    checks = [domain.check(0.25), domain.check(0.51)]
+    near, far = (calibration.decide(0.1, check) for check in checks)
     assert (near.in_domain, near.domain_p_value) == (True, 0.5)
     assert (far.in_domain, far.domain_p_value) == (False, 0.25)
     assert far.rule.startswith("OUT OF DOMAIN, the score means little")
-    assert [verdict(near), verdict(far)] == ["normal", "out-of-domain"]
-    assert verdict(Decision(True, "", 0.01)) == "abnormal"
+    assert [verdict(near, checks[0]), verdict(far, checks[1])] == ["normal", "out-of-domain"]
+    assert verdict(Decision(True, "", 0.01), None) == "abnormal"
+    assert [verdict(None, check) for check in (None, *checks)] == [None, None, "out-of-domain"]
+    volume = domain.check(0.45, "volume")  # another limit, and none to compare it with
+    assert (volume.in_domain, volume.p_value) == (False, None)
     assert calibration.decide(0.1).domain_p_value is None
 
 
 def test_through_json_and_back_to_the_last_bit():
-    domain = DomainRange(distances=[0.1, 0.2], limit=0.5)
-    calibration = calibrate_scores(NORMAL, NORMAL, ABNORMAL, domain=domain, patients=3)
+    calibration = calibrate_scores(NORMAL, NORMAL, ABNORMAL, patients=3)
     again = Calibration.model_validate(json.loads(calibration.model_dump_json()))
     assert again == calibration

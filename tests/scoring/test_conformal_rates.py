@@ -30,7 +30,7 @@ def test_nothing_is_trained(rates, tmp_path, monkeypatch):
         raise InputError("enough")
 
     monkeypatch.setattr(rates, "load_encoder", lambda _: type("Encoder", (), {})())
-    monkeypatch.setattr(rates, "fit_few_shot", fit)
+    monkeypatch.setattr(rates, "fit_support", fit)
     with pytest.raises(InputError, match="enough"):
         rates.measure(tmp_path, tmp_path / "out", shots=1)
     assert asked == [(1, False)]

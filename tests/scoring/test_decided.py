@@ -157,11 +157,13 @@ def test_cases_of_another_kind_are_not_decided_upon(estimated, clip):
     prediction = score_case(estimated, clip)
     assert prediction.decision is None
     assert "calibrated on images, this is one of clips" in estimated.undecided("frames")
-    mean = np.mean([estimated.score(image).descriptor for image in clip.images], axis=0)
-    assert prediction.descriptor == pytest.approx(mean / np.linalg.norm(mean), abs=1e-5)
+    each = [estimated.score(image) for image in clip.images]
+    assert prediction.descriptors == pytest.approx(np.stack([p.descriptor for p in each]), abs=1e-6)
+    middle = sorted(p.domain.distance for p in each)[1]
+    assert prediction.domain.distance == pytest.approx(middle, abs=1e-6)
 
 
 def test_descriptors_survive_an_interruption(estimated, clip, tmp_path):
     first = score_case(estimated, clip, Parts(tmp_path / "p"))
     again = score_case(estimated, clip, Parts(tmp_path / "p"))
-    assert np.array_equal(again.descriptor, first.descriptor)
+    assert np.array_equal(again.descriptors, first.descriptors)

@@ -5,12 +5,10 @@ import pytest
 import torch
 
 import recap
-from recap.data.augment import COPIES, augment, original_position
-from recap.errors import BundleError, InputError, RecapError
+from recap.errors import BundleError, InputError
 from recap.methods.recap import memory as memory_module
 from recap.methods.recap.memory import nearest_rows
-from recap.scoring.explain import NO_MEMORY, explain
-from recap.scoring.memory_origin import NOT_KEPT, origin_of, patch_centre
+from recap.scoring.explain import NO_MEMORY, explain, origin_of, patch_centre
 
 KINDS = [
     "few-shot",
@@ -108,20 +106,20 @@ def test_a_support_image_is_nearest_to_itself(number, abnormal, fit, plain, norm
         assert match.distance == pytest.approx(0, abs=1e-5)
         assert (match.origin.support, match.origin.name) == (number, f"normal[{number}]")
         assert match.origin.xy_px == pytest.approx(found.patch_xy_px)
-        assert (match.origin.size_hw, match.origin.copy) == ((63, 96), 0)
+        assert match.origin.size_hw == (63, 96)
 
 
 def test_neighbours_against_a_slow_search(plain, pictures):
     model = plain.model
     pixels = plain.preprocess(recap.io.image_from_array(pictures[1]))[None]
     with torch.inference_mode():
-        tokens = model.adapt(model.prefix(pixels))
+        tokens = model.tokens(model.features(model.encode(pixels)))
     found = explain(plain, pictures[1], (45, 16))
     patch = 2 * 5 + 2  # 91 × 33 pixels: the middle patch
     expected = []
-    for layer, rows in zip(tokens, model.memory, strict=True):
+    for layer, rows in enumerate(model.memory.rows):
         for branch in (0, 1):
-            query = layer[branch][0, patch].numpy().astype(np.float64)
+            query = tokens[branch][layer][0, patch].numpy().astype(np.float64)
             known = rows[branch].numpy().astype(np.float64)
             cosine = known @ query / np.linalg.norm(query) / np.linalg.norm(known, axis=1)
             expected.append((1 - cosine.max(), int(cosine.argmax()) // 25))
@@ -151,24 +149,23 @@ def test_rows_are_searched_in_chunks(monkeypatch):
 
 
 def test_rows_of_a_coreset_are_known(coreset, normals):
-    model = coreset.model
-    assert model.memory_origin.shape == model.memory.shape[:3]
+    model, memory = coreset.model, coreset.model.memory
+    assert memory.origin.shape == memory.rows.shape[:3]
     for number, image in enumerate(normals):
         pixels = coreset.preprocess(recap.io.image_from_array(image))[None]
         with torch.inference_mode():
-            tokens = model.adapt(model.prefix(pixels))
-        for layer in range(len(tokens)):
+            tokens = model.tokens(model.features(model.encode(pixels)))
+        for layer in range(4):
             for branch in (0, 1):
-                rows = torch.nn.functional.normalize(tokens[layer][branch][0], dim=-1)
-                for index, origin in enumerate(model.memory_origin[layer, branch].tolist()):
-                    if origin // 25 != number:
+                rows = torch.nn.functional.normalize(tokens[branch][layer][0], dim=-1)
+                for index, row in enumerate(memory.origin[layer, branch].tolist()):
+                    if row // 25 != number:
                         continue
-                    assert torch.allclose(
-                        model.memory[layer, branch, index], rows[origin % 25], atol=1e-5
-                    )
-                    place = origin_of(model, coreset.card, layer, branch, index)
+                    kept = memory.rows[layer, branch, index]
+                    assert torch.allclose(kept, rows[row % 25], atol=1e-5)
+                    place = origin_of(coreset.card, model.encoder, row)
                     assert place.support == number
-                    assert place.xy_px == patch_centre(model, origin % 25, (63, 96))
+                    assert place.xy_px == patch_centre(model.encoder, row % 25, (63, 96))
 
 
 def test_a_saved_coreset_explains_the_same(coreset, pictures, tmp_path):
@@ -177,20 +174,9 @@ def test_a_saved_coreset_explains_the_same(coreset, pictures, tmp_path):
     assert explain(again, pictures[0]).record() == explain(coreset, pictures[0]).record()
 
 
-def test_an_older_coreset_says_that_it_does_not_know(coreset, pictures, tmp_path):
-    coreset.save(tmp_path / "new.recap")
-    older = recap.load(tmp_path / "new.recap")
-    older.model.memory_origin = None
-    older.save(tmp_path / "old.recap")
-    found = explain(recap.load(tmp_path / "old.recap"), pictures[0])
-    assert found.note == NOT_KEPT
-    assert all(match.origin is None for match in found.neighbours)
-    assert found.nearest.distance > 0
-
-
 def test_a_coreset_larger_than_the_memory_is_the_memory(fit, normals):
     detector = fit(memory={"coreset": 1000})
-    assert detector.model.memory_origin is None
+    assert detector.model.memory.origin is None
     assert explain(detector, normals[2]).nearest.origin.support == 2
 
 
@@ -198,39 +184,9 @@ def test_a_coreset_larger_than_the_memory_is_the_memory(fit, normals):
 def test_damaged_origins_are_an_error(value, coreset, pictures, tmp_path):
     coreset.save(tmp_path / "c.recap")
     damaged = recap.load(tmp_path / "c.recap")
-    damaged.model.memory_origin.fill_(value)
+    damaged.model.memory.origin.fill_(value)
     with pytest.raises(BundleError):
         explain(damaged, pictures[0])
-
-
-def test_copies_lead_back_to_their_image(fit, normals):
-    detector = fit(memory={"augmented": True}, training={"augment": True})
-    assert detector.model.memory.shape[2] == 4 * COPIES * 25
-    origin = origin_of(detector.model, detector.card, 0, 0, (2 * COPIES + 9) * 25 + 5)
-    assert (origin.support, origin.copy) == (2, 9)
-    # Row 1, column 0 of the image flipped left to right is column 4 of the image.
-    assert origin.xy_px == pytest.approx(patch_centre(detector.model, 9, (63, 96)))
-
-
-@pytest.mark.parametrize("copy", range(COPIES))
-@pytest.mark.parametrize("at", [(14, 40), (33, 21)])
-def test_a_dot_of_a_copy_is_found_in_the_image(copy, at):
-    size = 61
-    image = torch.zeros(1, 3, size, size)
-    image[..., at[0] - 1 : at[0] + 2, at[1] - 1 : at[1] + 2] = 1
-    copies, _ = augment(image, torch.zeros(1, size, size, dtype=torch.bool))
-    seen = copies[copy, 0].double()
-    axis = (torch.arange(size) + 0.5) * 2 / size - 1
-    x, y = ((seen.sum(dim) @ axis.double() / seen.sum()).item() for dim in (0, 1))
-    back = original_position(copy, x, y)
-    there = [(place + 0.5) * 2 / size - 1 for place in (at[1], at[0])]
-    assert back == pytest.approx(there, abs=0.01)
-
-
-def test_what_lies_outside_is_reflected():
-    # The copy shifted to the lower right shows at its left edge what is reflected there.
-    x, _ = original_position(5, -1.0, 0.0)
-    assert x == pytest.approx(-0.9)
 
 
 def test_zero_shot_has_no_nearest_patch(detectors, pictures):
@@ -262,19 +218,18 @@ def test_a_place_outside_is_an_error(xy, plain, pictures):
         explain(plain, pictures[1], xy)
 
 
-def test_other_methods_cannot_be_explained(plain, pictures):
-    from recap.methods.recap.scorer import Scorer
-
-    class Other(Scorer):
-        pass
-
-    with pytest.raises(RecapError, match="'Other' cannot be explained"):
-        explain(type(plain)(Other(), plain.card), pictures[0])
-
-
-def test_copies_of_a_fit_on_normal_images_alone_lead_back_too(fit, normals):
-    detector = fit(abnormal=False, memory={"augmented": True}, training={"augment": True})
-    assert detector.model.memory.shape[2] == 4 * COPIES * 25
-    for number, image in enumerate(normals):
-        origin = explain(detector, image, (40, 30)).nearest.origin
-        assert (origin.support, origin.copy) == (number, 0)
+@pytest.mark.parametrize("method", ["patchcore", "visualad"])
+def test_other_methods_are_explained_by_what_they_are(method, normals, few_shot):
+    encoder = few_shot.card.settings.encoder.model_dump()
+    settings = recap.resolve_settings(method=method, encoder=encoder)
+    if method == "visualad":
+        settings = settings.model_copy(
+            update={"options": settings.options.model_copy(update={"epochs": 1})}
+        )
+    diseased = [1 - image for image in normals[:2]] if method == "visualad" else None
+    detector = recap.fit(normals, diseased, settings=settings)
+    found = explain(detector, normals[0], (70, 20))
+    (part,) = found.score_parts
+    assert (part.layer, part.weight, part.amount) == (0, 1, found.score)
+    assert found.map_parts[0].amount == found.map_value
+    assert found.patch_xy_px == pytest.approx((3.5 * 96 / 5 - 0.5, 1.5 * 63 / 5 - 0.5))

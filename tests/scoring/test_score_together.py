@@ -136,7 +136,7 @@ def test_the_slices_of_a_volume_are_encoded_once(detectors, tmp_path, counted):
 
 
 def test_nothing_is_kept_for_a_single_detector(detectors):
-    with encoding_once([detectors["few-shot"], detectors["write-back"]]):
+    with encoding_once([detectors["few-shot"]]):
         assert detectors["few-shot"].model.encoder.memo is None
     with encoding_once([detectors["few-shot"], detectors["zero-shot"]]):
         assert detectors["few-shot"].model.encoder.memo is not None

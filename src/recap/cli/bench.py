@@ -5,6 +5,7 @@ from typing import Annotated, get_args
 
 import typer
 
+from recap.cli.bars import bars
 from recap.cli.bench_options import (
     Data,
     Datasets,
@@ -21,12 +22,10 @@ from recap.cli.bench_options import (
     read_grid,
     tell_failures,
 )
-from recap.cli.bench_report import figures_command, report_command
 from recap.cli.bench_speed import speed_command
 from recap.cli.bench_studies import ablate, sweep
 from recap.cli.options import Config, Overrides, OwnPreset
-from recap.errors import InputError, SettingsError
-from recap.words import counted
+from recap.errors import InputError, SettingsError, counted
 
 app = typer.Typer(
     no_args_is_help=True, rich_markup_mode=None, help="Run a grid of experiments; print its tables."
@@ -75,11 +74,10 @@ def run(
     JSON as soon as it is done; a changed setting is another cell. Images are encoded once for all
     cells. Interrupted, the same command goes on. Exit code 1: cells failed.
     """
-    from recap.benchmark.cells import plan_cells
-    from recap.benchmark.experiments import GRID, POOL, register
-    from recap.benchmark.runner import run_cells
-    from recap.benchmark.sources import with_sources
-    from recap.cli.bench_live import watching
+    from recap.bench.cells import plan_cells, with_sources
+    from recap.bench.results import GRID, POOL, register
+    from recap.bench.run import run_cells
+    from recap.cli.bench_progress import watching
 
     settings = grid_settings(methods, preset, peer_preset, config, overrides, encoder)
     grid = read_grid(data, shots, seeds, datasets, draw_by_seed, supports, exclude, on)
@@ -130,10 +128,9 @@ def compare(
 
     With a paired bootstrap over images.
     """
-    from recap.benchmark.experiments import GRID, POOL
-    from recap.benchmark.study_summary import summarise_grid
-    from recap.benchmark.study_tables import study_tables
-    from recap.benchmark.table_render import render
+    from recap.bench.compare import study_tables, summarise_grid
+    from recap.bench.render import render
+    from recap.bench.results import GRID, POOL
 
     grid = POOL if measured_on(on, None) == "pool" else GRID
     typer.echo(render(study_tables(summarise_grid(out, grid, methods, to)), "md"))
@@ -142,7 +139,7 @@ def compare(
 @app.command()
 def table(
     out: Annotated[Path, typer.Argument(metavar="OUT", help="The folder of `recap bench run`.")],
-    form: Annotated[str, typer.Option("--format", help="md, csv, latex or html.")] = "md",
+    form: Annotated[str, typer.Option("--format", help="md, csv or latex.")] = "md",
     ours: Annotated[
         bool, typer.Option("--ours", help="Our results alone, in one table; nothing published.")
     ] = False,
@@ -154,10 +151,8 @@ def table(
 
     Below them stands what must be said about the comparison.
     """
-    from recap.benchmark.collect import collect, grid_cells
-    from recap.benchmark.own_table import own_table
-    from recap.benchmark.table_render import Format, render
-    from recap.benchmark.tables import paper_tables
+    from recap.bench.render import Format, render
+    from recap.bench.tables import collect, grid_cells, own_table, paper_tables
 
     if form not in get_args(Format):
         raise SettingsError(f"--format {form}: use one of {', '.join(get_args(Format))}.")
@@ -169,10 +164,52 @@ def table(
     typer.echo(render(tables, form))  # type: ignore[arg-type]
 
 
+def figures(
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="The folder of `recap bench run`.")],
+    to: Annotated[
+        Path | None, typer.Option(help="Folder for the pictures (the results' own `figures`).")
+    ] = None,
+) -> None:
+    """Draw the figures, as PNG for print and as SVG.
+
+    Scores, maps, sensitivity, drift. The same results give the same files. What cannot be drawn is
+    named with the reason.
+    """
+    from recap.bench.figures import make_figures, write_figures
+
+    folder = to or out / "figures"
+    made = make_figures(out)
+    with bars() as report:
+        write_figures(made, folder, report)
+    for kind, drawn in made.kinds.items():
+        typer.echo(f"{kind}: {len(drawn)}")
+    for kind, reason in made.skipped.items():
+        typer.echo(f"{kind}: none ({reason})")
+    typer.echo(f"Written as PNG and SVG: {folder}")
+
+
+def pack(
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="The folder of `recap bench run`.")],
+) -> None:
+    """Put all results of a folder into one compressed table.
+
+    OUT/cells.jsonl.gz: every cell with its settings, metrics and the scores of its images. All
+    commands read it where OUT/cells is gone, and a run skips what it has.
+    """
+    from recap.bench.kept import CELLS, PACKED
+    from recap.bench.kept import pack as pack_results
+
+    count = pack_results(out)
+    size = (out / PACKED).stat().st_size / 1000
+    typer.echo(f"{counted(count, 'cell')} in {out / PACKED} ({size:.0f} kB)")
+    if (out / CELLS).is_dir():
+        typer.echo(f"Without {out / CELLS} the results are the same, but for maps kept there.")
+
+
 # Help lists commands as they are registered: here in the order of use.
 app.command()(compare)
 app.command()(ablate)
 app.command()(sweep)
 app.command("speed")(speed_command)
-app.command("figures")(figures_command)
-app.command("report")(report_command)
+app.command()(figures)
+app.command()(pack)

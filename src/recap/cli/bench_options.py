@@ -12,9 +12,9 @@ from recap.cli.words import printable, unmatched_exclusions
 from recap.errors import InputError, SettingsError
 
 if TYPE_CHECKING:
-    from recap.benchmark.cells import MeasuredOn
-    from recap.benchmark.support_lists import Lists
-    from recap.config import AnySettings
+    from recap.bench.cells import MeasuredOn
+    from recap.bench.supports import Lists
+    from recap.config import Settings
     from recap.data import Domain
     from recap.data.exclusions import Exclusions
 
@@ -75,7 +75,7 @@ def read_grid(
     on: str,
 ) -> Grid:
     """Check the options that all runs share, and read the files that they name."""
-    from recap.benchmark.cells import parse_numbers
+    from recap.bench.cells import parse_numbers
 
     where = measured_on(on, exclude)
     domains, chosen = _choose_domains(data, datasets)
@@ -101,7 +101,7 @@ def _choose_domains(data: Path, datasets: str) -> "tuple[list[Domain], list[str]
 
 def _possible_shots(shots: str, domains: Sequence["Domain"]) -> list[int]:
     """The shots that were asked for; zero-shot is left out, and that is said, without a source."""
-    from recap.benchmark.cells import parse_numbers
+    from recap.bench.cells import parse_numbers
 
     wanted = parse_numbers(shots)
     if 0 in wanted and len(domains) < 2:
@@ -122,7 +122,7 @@ def _support_lists(
     shots: Sequence[int],
 ) -> "Lists | None":
     """The lists of --supports, all of them; none without it."""
-    from recap.benchmark.support_lists import read_lists
+    from recap.bench.supports import read_lists
 
     if supports is None:
         return None
@@ -150,7 +150,7 @@ def _left_out(exclude: Path | None, domains: "Sequence[Domain]") -> "Exclusions 
 
 def measured_on(on: str, exclude: Path | None) -> "MeasuredOn":
     """Check --on."""
-    from recap.benchmark.cells import MeasuredOn
+    from recap.bench.cells import MeasuredOn
 
     if on not in get_args(MeasuredOn):
         raise SettingsError(f"--on {on}: use one of {', '.join(get_args(MeasuredOn))}.")
@@ -166,48 +166,45 @@ def grid_settings(
     config: Path | None,
     overrides: list[str] | None,
     encoder: str | None,
-) -> "dict[str, AnySettings]":
+) -> "dict[str, Settings]":
     """The settings of every method of a grid.
 
     A TOML file is for our own methods. So is --set, but for encoder.* and reading.*, which all
     methods take, and options.*, which is for the others.
     """
-    from recap.methods.methods import METHODS, OURS, check_method
+    from recap.methods.registry import METHODS, find_method
 
     names = list(METHODS) if methods == "all" else methods.split(",")
-    for name in names:
-        check_method(name)
+    ours = [name for name in names if find_method(name).is_ours]
     refuse_seed(config, overrides)
     given = overrides or []
     shared = [text for text in given if text.startswith(("encoder.", "reading."))]
     theirs = [*shared, *(text for text in given if text.startswith("options."))]
     own = [text for text in given if not text.startswith("options.")]
-    if not any(name in OURS for name in names):
+    if not ours:
         only = {"--preset": preset, "--config": config}
         _refuse_unused(only, [text for text in own if text not in shared], "our own methods")
-    if all(name in OURS for name in names):
+    if len(ours) == len(names):
         only = {"--peer-preset official": "official" if peer_preset == "official" else None}
         _refuse_unused(only, [text for text in theirs if text not in shared], "the other methods")
     chosen = {"name": encoder}
     found = {
         name: method_settings(name, preset, config, own, encoder=chosen)
-        if name in OURS
+        if name in ours
         else method_settings(name, peer_preset, None, theirs, encoder=chosen)
         for name in names
     }
     return _with_text_towers(found, left_out=methods == "all")
 
 
-def _with_text_towers(
-    settings: "dict[str, AnySettings]", left_out: bool
-) -> "dict[str, AnySettings]":
+def _with_text_towers(settings: "dict[str, Settings]", left_out: bool) -> "dict[str, Settings]":
     """Without the methods whose encoder has no text tower, though they need one.
 
     All their cells would fail. They are left out, and that is said; or else refused.
     """
-    from recap.methods.registry import PEERS
+    from recap.methods.registry import find_method
 
-    texts = [name for name in settings if name in PEERS and PEERS[name].uses_text]
+    texts = [name for name in settings if find_method(name).uses_text]
     if not texts:
         return settings
     from recap.encoders.text import has_text_tower

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from recap.atomic import write_atomic
+from recap._files import write_atomic
 from recap.cli.bars import bars
 from recap.cli.options import Config, Device, Overrides, OwnPreset, RandomWeights, settings_from
 
@@ -49,11 +49,10 @@ def speed_command(
     each model and the encoder alone run once; the ratio is the median over the rounds of their
     times, and beside it that of processor time, which other work on the machine disturbs least.
     """
-    from recap.benchmark.cells import parse_numbers
-    from recap.benchmark.efficiency import efficiency_table
-    from recap.benchmark.speed import measure_speed
-    from recap.benchmark.speed_table import speed_cells, speed_text
-    from recap.benchmark.table_render import render
+    from recap.bench.cells import parse_numbers
+    from recap.bench.render import render
+    from recap.bench.speed import measure_speed
+    from recap.bench.speed_table import efficiency_table, speed_cells, speed_text
 
     chosen = {"name": encoder, "random_weights": random_weights or None}
     settings = settings_from(preset, config, overrides, encoder=chosen, memory={"coreset": coreset})

@@ -26,7 +26,7 @@ from recap.cli.options import Config, Overrides, StudyPreset, settings_from
 from recap.errors import SettingsError
 
 if TYPE_CHECKING:
-    from recap.config import Settings
+    from recap.methods.recap.settings import RecapSettings
 
 
 def ablate(
@@ -119,8 +119,8 @@ def _published(preset: str | None, config: Path | None, overrides: list[str] | N
     return preset if asked else "fast"
 
 
-def _encoders(encoders: str, settings: "Settings") -> list[str]:
-    from recap.benchmark.studies import ENCODERS, present_encoders
+def _encoders(encoders: str, settings: "RecapSettings") -> list[str]:
+    from recap.bench.studies import ENCODERS, present_encoders
 
     names = encoders.split(",") if encoders else ENCODERS
     present, skipped = present_encoders(names, settings)
@@ -131,17 +131,16 @@ def _encoders(encoders: str, settings: "Settings") -> list[str]:
 
 def _run(
     name: str,
-    settings: "Settings",
+    settings: "RecapSettings",
     values: list[str] | None,
     grid: Grid,
     out: Path,
     jobs: int,
 ) -> None:
-    from recap.benchmark.studies import plan_study, run_study
-    from recap.benchmark.study_summary import write_summary
-    from recap.benchmark.study_tables import study_tables
-    from recap.benchmark.table_render import render
-    from recap.cli.bench_live import watching
+    from recap.bench.compare import study_tables, write_summary
+    from recap.bench.render import render
+    from recap.bench.studies import plan_study, run_study
+    from recap.cli.bench_progress import watching
 
     study = plan_study(
         name,

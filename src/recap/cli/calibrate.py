@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from recap.atomic import check_place
+from recap._files import check_place
 from recap.cli.bars import bars
 from recap.cli.options import (
     Axis,
@@ -21,6 +21,7 @@ from recap.errors import RecapError
 
 if TYPE_CHECKING:
     from recap.scoring.calibration import Calibration
+    from recap.scoring.domain_guard import DomainRange
 
 SHOWN = 5
 
@@ -74,7 +75,7 @@ def calibrate_command(
     volumes, pictures as pictures. A detector calibrated with --window or --axis reads files so
     from then on.
     """
-    from recap.runtime.loading import load
+    from recap.runtime.choose import load
     from recap.scoring.calibrate import calibrate
     from recap.scoring.calibration import DEFAULT_SENSITIVITY, check_request
 
@@ -100,7 +101,7 @@ def calibrate_command(
             progress=report,
         )
     found.detector.save(out or bundle, keep=bundle)
-    for line in _summary(found.calibration):
+    for line in _summary(found.calibration, found.detector.card.domain):
         typer.echo(line)
     typer.echo(f"Saved: {out or bundle}")
     for line in _stale_graphs(out or bundle, found.calibration):
@@ -113,12 +114,15 @@ def calibrate_command(
 
 def _check_out(bundle: Path, out: Path, overwrite: bool) -> None:
     """Tell before the first image what would fail after the last."""
-    from recap.scoring.bundle import CARD, read_card
+    from recap.scoring.bundle import read_card
+    from recap.scoring.bundle_folder import CARD, Bundle
 
     check_place(out)
+    read_card(bundle)
+    Bundle(bundle).files()  # all of them go with it
     if not out.exists() or out.resolve() == bundle.resolve():
         return
-    if not (out / CARD).is_file():
+    if not Bundle(out).has(CARD):
         raise RecapError(f"{out} exists and is no detector. Choose another --out.")
     if not overwrite:
         raise RecapError(f"{out} exists already. Pass --overwrite to replace it.")
@@ -131,21 +135,23 @@ def _left_out(reasons: list[str]) -> list[str]:
     return [*shown, f"  left out: {more} more"] if more > 0 else shown
 
 
-def _stale_graphs(bundle: Path, calibration: "Calibration") -> list[str]:
+def _stale_graphs(folder: Path, calibration: "Calibration") -> list[str]:
     """Which graphs decide as before; recap itself decides by the new calibration."""
     from recap.runtime.record import exports, remedy
+    from recap.scoring.bundle_folder import Bundle
 
+    bundle = Bundle(folder)
     return [
-        f"{bundle / kind} still decides by its earlier calibration, for programs other than "
+        f"{bundle.named(kind)} still decides by its earlier calibration, for programs other than "
         f"recap. Run `{remedy(bundle, kind)}` again."
         for kind, record in exports(bundle).items()
         if record.calibration not in (None, calibration.digest)  # None: it decides nothing
     ]
 
 
-def _summary(calibration: "Calibration") -> list[str]:
+def _summary(calibration: "Calibration", domain: "DomainRange | None") -> list[str]:
+    from recap.errors import counted
     from recap.scoring.conformal import percent
-    from recap.words import counted
 
     n, diseased = len(calibration.normal_scores), len(calibration.abnormal_scores or ())
     lines = [f"Normal: {n}   abnormal: {diseased}   kind: {calibration.kind}"]
@@ -171,6 +177,6 @@ def _summary(calibration: "Calibration") -> list[str]:
         f"Regions: where the map reaches {calibration.map_level:.4g}, as at most "
         f"{percent(calibration.fpr)} of normal ones do anywhere.",
     ]
-    if calibration.domain is not None:
-        lines.append(f"Domain: {calibration.domain.rule}.")
+    if domain is not None:
+        lines.append(f"Domain: {domain.rule}.")
     return [*lines, f"Promise: {calibration.guarantee}"]

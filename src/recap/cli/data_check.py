@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from recap.atomic import write_atomic
+from recap._files import write_atomic
 from recap.cli.bars import bars
 from recap.cli.words import printable
-from recap.words import counted
+from recap.errors import counted
 
 if TYPE_CHECKING:
     from recap.data.inspect import DataReport

@@ -7,7 +7,7 @@ import typer
 
 from recap.cli.bars import bars
 from recap.cli.words import printable
-from recap.words import counted
+from recap.errors import counted
 
 SHOWN = 20
 
@@ -63,8 +63,8 @@ def prepare_command(
     A run that was stopped goes on where it was. Inputs that are missing or broken are named at the
     end and in manifest.json; the exit code is then 1.
     """
+    from recap._process import usable_cores
     from recap.data.prepare import PrepareOptions, find_source, listed_names, prepare
-    from recap.data.processes import usable_cores
 
     normal, abnormal = listed_names(pool_lists or [])
     options = PrepareOptions(patient_split, train, limit, normal, abnormal, organ_only, masks)

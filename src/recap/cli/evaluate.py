@@ -7,11 +7,11 @@ from typing import Annotated, Any
 
 import typer
 
-from recap.atomic import check_file, write_atomic
+from recap._files import check_file, write_atomic
 from recap.cli.bars import bars
 from recap.cli.options import Device, RandomWeights, Runtime
 from recap.cli.words import printable, unmatched_exclusions
-from recap.words import some
+from recap.errors import some
 
 
 def evaluate_command(
@@ -42,7 +42,7 @@ def evaluate_command(
     """
     from recap.data import read_domain
     from recap.data.exclusions import read_exclusions
-    from recap.runtime.loading import load_many
+    from recap.runtime.choose import load_many
     from recap.scoring.evaluate import evaluate
 
     if json_file is not None:

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from recap.cli.bars import bars
 from recap.cli.options import RandomWeights
 from recap.errors import RecapError
 
@@ -32,24 +33,26 @@ def export_command(
     It is compared with torch on built-in images and kept only if it agrees to 1e-4; of an int8
     graph the change is measured and written into its record.
     """
-    from recap.methods.loading import load
     from recap.runtime.export import export_bundle
+    from recap.scoring.detector import load_detector
 
     if int8 != (calibration is not None):
         raise RecapError("--int8 and --calibration DIR belong together: give both or neither.")
 
-    def report(step: str) -> None:
-        typer.echo(step, err=True)
-
-    detector = load(bundle, "cpu", random_weights)
-    _summarise(bundle, export_bundle(detector, bundle, to, calibration, report))
+    detector = load_detector(bundle, "cpu", random_weights)
+    with bars() as report:
+        record = export_bundle(detector, bundle, to, calibration, report)
+    _summarise(bundle, record)
 
 
 def _summarise(bundle: Path, record: "ExportRecord") -> None:
+    from recap.scoring.bundle_folder import Bundle
+
     differences = record.largest_difference
     typer.echo(
-        f"{bundle / record.runtime}: compared with torch on {record.checked_on} images, the score "
-        f"differs by {differences['score']:.1e} at most, the map by {differences['map']:.1e}."
+        f"{Bundle(bundle).named(record.runtime)}: compared with torch on {record.checked_on} "
+        f"images, the score differs by {differences['score']:.1e} at most, the map by "
+        f"{differences['map']:.1e}."
     )
     if record.int8 is not None:
         seen = record.int8["calibration"]

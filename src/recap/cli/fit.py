@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from recap.atomic import check_place, make_folder
+from recap._files import alone, check_place, make_folder
 from recap.cli.bars import bars
 from recap.cli.options import (
     Config,
@@ -20,15 +20,13 @@ from recap.cli.options import (
     check_window,
     method_settings,
 )
-from recap.errors import RecapError
-from recap.lock import alone
-from recap.words import counted
+from recap.errors import RecapError, counted
 
 if TYPE_CHECKING:
-    from recap.config import AnySettings
-    from recap.methods.fitting import Where
+    from recap.config import Settings
     from recap.scoring.bundle import Card
     from recap.scoring.detector import Detector
+    from recap.scoring.fit import Where
     from recap.types import Sample
 
 
@@ -61,7 +59,8 @@ def fit_command(
         str | None, typer.Option(help="Zero-shot: the domain held out, e.g. Brain.")
     ] = None,
     method: Annotated[
-        str, typer.Option(help="recap, or a method to compare it with (docs/peers).")
+        str,
+        typer.Option(help="recap, a method to compare it with (docs/peers), or one of your own."),
     ] = "recap",
     encoder: Annotated[
         str | None, typer.Option(help="Encoder name, folder or hub id (dinov2-small).")
@@ -134,15 +133,7 @@ def fit_command(
 
 @contextmanager
 def _only_fit(out: Path, work_dir: Path, restart: bool) -> Iterator[None]:
-    """Refuse a second fit to one place: of two, the first to end would remove the work of both.
-
-    Of processes that fit together the main one stands for all.
-    """
-    from recap.training.devices import is_main_process
-
-    if not is_main_process():
-        yield
-        return
+    """Refuse a second fit to one place: of two, the first to end would remove the work of both."""
     make_folder(work_dir.parent)
     with alone(work_dir.with_name(f".{work_dir.name}.lock"), written=out):
         if restart and work_dir.exists():
@@ -161,7 +152,7 @@ def _samples(
     draw: int | None,
 ) -> "list[Sample]":
     from recap.data import draw_support, folder_samples, read_domain, read_support
-    from recap.methods.methods import uses_abnormal
+    from recap.methods.registry import find_method
 
     if normal is None and dataset is None:
         raise RecapError(
@@ -181,7 +172,7 @@ def _samples(
         _refuse_beside("--support", {"--draw": draw})
         chosen = read_support(domain, support)
     else:
-        normal_only = not uses_abnormal(method)
+        normal_only = find_method(method).normal_only
         chosen = draw_support(domain, shots or 0, draw or 0, normal_only=normal_only)
     return [*chosen.normal, *chosen.abnormal]
 
@@ -194,30 +185,32 @@ def _refuse_beside(option: str, given: Mapping[str, object]) -> None:
 
 
 def _few_shot(
-    method: str, samples: "list[Sample]", settings: "AnySettings", where: "Where"
+    method: str, samples: "list[Sample]", settings: "Settings", where: "Where"
 ) -> "Detector":
-    from recap.methods.methods import fit_support, uses_abnormal
-    from recap.training.support import load_support
+    from recap.data.support import load_support
+    from recap.methods.registry import find_method
+    from recap.scoring.fit import fit_support
 
-    used = [sample for sample in samples if uses_abnormal(method) or not sample.abnormal]
+    healthy = find_method(method).normal_only
+    used = [sample for sample in samples if not (healthy and sample.abnormal)]
     support = load_support(used, settings.reading)
     domain = samples[0].domain if samples else ""
     return fit_support(support, settings, domain=domain, **where)
 
 
-def _thumbnails(samples: "list[Sample]", settings: "AnySettings") -> dict[int, bytes]:
-    from recap.training.support import load_support, thumbnails
+def _thumbnails(samples: "list[Sample]", settings: "Settings") -> dict[int, bytes]:
+    from recap.data.support import load_support, thumbnails
 
     normal = [sample for sample in samples if not sample.abnormal]
     return thumbnails(load_support(normal, settings.reading))
 
 
 def _zero_shot(
-    sources: Path | None, target: str | None, settings: "AnySettings", where: "Where"
+    sources: Path | None, target: str | None, settings: "Settings", where: "Where"
 ) -> "Detector":
     from recap.data import find_domains
-    from recap.methods.methods import fit_sources
-    from recap.training.zeroshot import leave_one_out
+    from recap.methods.images import leave_one_out
+    from recap.scoring.fit import fit_sources
 
     if sources is None or target is None:
         raise RecapError("Zero-shot needs both --sources ROOT and --target NAME.")
@@ -226,10 +219,6 @@ def _zero_shot(
 
 
 def _finish(detector: "Detector", out: Path, work_dir: Path, pictures: Mapping[int, bytes]) -> None:
-    from recap.training.devices import is_main_process
-
-    if not is_main_process():
-        return
     detector.save(out, thumbnails=pictures)
     shutil.rmtree(work_dir, ignore_errors=True)
     card = detector.card
@@ -250,7 +239,7 @@ def _finish(detector: "Detector", out: Path, work_dir: Path, pictures: Mapping[i
 
 def _assumed(card: "Card") -> str | None:
     """What was assumed of the encoder, in words."""
-    from recap.encoders.normalisation import assumed_normalisation
+    from recap.encoders._cache import assumed_normalisation
     from recap.encoders.weights import status
 
     settings = card.settings.encoder

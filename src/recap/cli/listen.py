@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from recap._files import read_token
 from recap.cli.ending import SIGNALS
 from recap.cli.options import Device, RandomWeights
 from recap.errors import SettingsError
-from recap.token_file import read_token
 
 if TYPE_CHECKING:
-    from recap.pacs.send import Destination
+    from recap.service.pacs.send import Destination
 
 
 def listen_command(
@@ -51,10 +51,10 @@ def listen_command(
     until its results are stored elsewhere: after a crash, the same command goes on. Ends with
     Ctrl-C, SIGTERM or its terminal. Logs name no patient.
     """
-    from recap.pacs.listen import Listener, ListenSettings
-    from recap.pacs.score_study import study_scorer
-    from recap.pacs.spool import Spool
-    from recap.runtime.loading import load
+    from recap.runtime.choose import load
+    from recap.service.pacs.listen import Listener, ListenSettings
+    from recap.service.pacs.score_study import study_scorer
+    from recap.service.pacs.spool import Spool
 
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s")
     logging.getLogger("recap").setLevel(logging.INFO)
@@ -73,7 +73,7 @@ def listen_command(
 def _destination(
     send_to: str | None, store_url: str | None, token_file: Path | None, ae_title: str
 ) -> "Destination":
-    from recap.pacs.send import DicomPeer, WebArchive, parse_address
+    from recap.service.pacs.send import DicomPeer, WebArchive, parse_address
 
     if (send_to is None) == (store_url is None):
         raise SettingsError("Say where results go: --send-to AE@HOST:PORT or --store-url URL.")

@@ -5,8 +5,8 @@ from typing import Annotated
 
 import typer
 
-from recap.allocator import keep_freed_memory
-from recap.atomic import in_words
+from recap._files import error_message
+from recap._process import collect_seldom, keep_freed_memory
 from recap.cli import (
     bench,
     calibrate,
@@ -17,6 +17,7 @@ from recap.cli import (
     fit,
     info,
     listen,
+    recover,
     report,
     score,
     serve,
@@ -24,8 +25,7 @@ from recap.cli import (
 )
 from recap.cli.ending import REASONS, orderly_end
 from recap.cli.words import printable
-from recap.collector import collect_seldom
-from recap.errors import RecapError
+from recap.errors import EXIT_CODES, RecapError, code_of
 
 app = typer.Typer(
     name="recap",
@@ -64,6 +64,7 @@ app.command("evaluate")(evaluate.evaluate_command)
 app.command("report")(report.report_command)
 app.command("export")(export.export_command)
 app.command("serve")(serve.serve_command)
+app.command("recover")(recover.recover_command)
 app.command("listen")(listen.listen_command)
 app.command("info")(info.info_command)
 app.command("demo")(demo.demo_command)
@@ -73,16 +74,16 @@ app.add_typer(bench.app, name="bench")
 
 
 def main() -> None:
-    """Run a command; errors a user can act on are one message and exit code 2."""
+    """Run a command; errors a user can act on are one message and the exit code of their kind."""
     keep_freed_memory()
     collect_seldom()
     try:
         with orderly_end():
             app()
     except (RecapError, OSError) as error:  # OSError: a full disk, a folder without permission
-        reason = in_words(error) if isinstance(error, OSError) else str(error)
+        reason = error_message(error) if isinstance(error, OSError) else str(error)
         print("recap: error:", printable(reason, keep="\n"), file=sys.stderr)
-        sys.exit(2)
+        sys.exit(EXIT_CODES[code_of(error)])
     except SystemExit as end:  # of Ctrl-C too: typer makes an exit of it, without a word
         if end.code in REASONS:
             print(

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from recap.config import AnySettings, ReadingSettings, Settings
+    from recap.config import ReadingSettings
+    from recap.methods.recap.settings import RecapSettings
 
 _OWN_PRESETS = (
     "recap (default). fast: the published model with side adapters. paper: the published recipe, "
@@ -53,12 +54,10 @@ RandomWeights = Annotated[
 
 def settings_from(
     preset: str | None, config: Path | None, overrides: list[str] | None, **values: Any
-) -> "Settings":
+) -> "RecapSettings":
     """Our settings that the options of a command line add up to; options not given are None."""
-    from recap.config import resolve_settings
-
-    given = _without_none({"preset": preset, **values})
-    return resolve_settings(config=config, overrides=overrides or [], **given)
+    found: RecapSettings = method_settings("recap", preset, config, overrides, **values)
+    return found
 
 
 def method_settings(
@@ -67,22 +66,22 @@ def method_settings(
     config: Path | None,
     overrides: list[str] | None,
     **values: Any,
-) -> "AnySettings":
+) -> Any:
     """The same for any method."""
-    from recap.methods.methods import resolve_method
+    from recap.methods.registry import resolve_settings
 
     given = _without_none({"preset": preset, **values})
-    return resolve_method(method, config=config, overrides=overrides or [], **given)
+    return resolve_settings(config=config, overrides=overrides or [], method=method, **given)
 
 
 def reading_from(
     known: "ReadingSettings", window: str | None, axis: str | None
 ) -> "ReadingSettings":
     """How files are read: as is known, but for what was asked for."""
-    from recap.config import settings_from_dict
+    from recap.config import ReadingSettings, validated
 
     asked = _without_none({"window": window, "axis": axis})
-    return settings_from_dict({"reading": {**known.model_dump(), **asked}}).reading
+    return validated(ReadingSettings, {**known.model_dump(), **asked}, "reading.")
 
 
 def check_window(window: str | None) -> None:

@@ -6,12 +6,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from recap._files import scratch_folder
 from recap.cli.bars import bars
 from recap.cli.options import Axis, Device, RandomWeights, Runtime, Window
 from recap.cli.words import printable
-from recap.errors import SettingsError
-from recap.scratch import scratch_folder
-from recap.words import counted
+from recap.errors import SettingsError, counted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING
 from recap.cli.options import check_window, reading_from
 from recap.config import ReadingSettings
 from recap.data.cases import Found
-from recap.errors import InputError, RecapError
-from recap.extras import require
+from recap.errors import InputError, RecapError, require
 from recap.io import Case
 from recap.progress import Progress
-from recap.report import case_overlay, save_png
 from recap.report.old_dicom import clear_case, clear_unnamed
+from recap.report.overlay import case_overlay, save_png
+from recap.report.page import PAGE, write_score_page
 from recap.report.previews import write_previews
-from recap.report.score_page import PAGE, write_score_page
 from recap.report.score_table import PARQUET, write_parquet
 from recap.scoring.batch import score_to_folders
+from recap.scoring.bundle_folder import Bundle
 from recap.scoring.case_steps import Target
 from recap.scoring.cases import CasePrediction
 from recap.scoring.decided import decided_by
@@ -199,7 +199,8 @@ def _write_page(
 ) -> None:
     started = time.perf_counter()
     out = outcome.out
-    failed = write_previews(detector, cases, outcome.rows, out, reading, bundle, progress)
+    pictures = Bundle(bundle)
+    failed = write_previews(detector, cases, outcome.rows, out, reading, pictures, progress)
     outcome.warnings += [f"no preview: {reason}" for reason in failed.values()]
     add_to_manifest(out, {"previews": time.perf_counter() - started})
     outcome.page = write_score_page(out)

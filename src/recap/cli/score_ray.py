@@ -13,10 +13,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from recap.benchmark.engine_ray import connect, machine_count, share_of_cluster
+from recap._process import usable_cores
+from recap.bench.engines import connect, machine_count, share_of_cluster
 from recap.cli.score_run import Order, Scoring
 from recap.data.cases import Found
-from recap.data.processes import usable_cores
 from recap.errors import RecapError
 from recap.progress import Progress, silent
 from recap.scoring.shards import Shard

@@ -9,8 +9,9 @@ from recap.data.cases import Search, find_cases
 from recap.encoders.load import RANDOM
 from recap.errors import InputError, SettingsError
 from recap.progress import Progress
-from recap.runtime.loading import load_many
-from recap.scoring.bundle import CARD, read_card
+from recap.runtime.choose import load_many
+from recap.scoring.bundle import read_card
+from recap.scoring.bundle_folder import CARD, Bundle
 from recap.scoring.other_files import refuse_to_lose
 from recap.scoring.regions import ignore_masks
 from recap.scoring.rows import Row
@@ -28,7 +29,7 @@ def split_paths(paths: Sequence[Path], out: Path) -> tuple[dict[Path, Path], lis
 
 
 def _split(paths: Sequence[Path], out: Path) -> tuple[dict[Path, Path], list[Path]]:
-    bundles = [path for path in paths if (path / CARD).is_file()]
+    bundles = [path for path in paths if Bundle(path).has(CARD)]
     inputs = [path for path in paths if path not in bundles]
     if not bundles:
         read_card(paths[0])  # tells what is wrong with it
@@ -50,7 +51,7 @@ def _refuse_in_a_bundle(out: Path) -> None:
     """Bundles are copied and shared; pictures of patients must not travel with them."""
     place = out.resolve()
     for folder in (place, *place.parents):
-        if (folder / CARD).is_file():
+        if Bundle(folder).has(CARD):
             raise InputError(
                 f"--out {out} lies in the detector {folder}: results show patients, and whoever "
                 "gets the detector would get them too. Choose another --out."

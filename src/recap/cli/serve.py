@@ -48,13 +48,13 @@ def serve_command(
     The viewer is at /, the API at /api/docs, metrics are at /metrics. Jobs survive a crash: what
     was accepted is finished after the next start with the same --data.
     """
-    from recap.extras import require
+    from recap.errors import require
 
     for module in ("fastapi", "uvicorn", "python_multipart"):
         require(module, "server")
     from recap.config import validated
-    from recap.server.run import run_server
-    from recap.server.settings import ServerSettings, check_exposure, read_own_token
+    from recap.service.app import run_server
+    from recap.service.settings import ServerSettings, check_exposure, read_own_token
 
     given = {
         "bundles": tuple(bundles),

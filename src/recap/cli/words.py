@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from recap.words import some
+from recap.errors import some
 
 
 def unmatched_exclusions(listed_in: str, entries: Sequence[str], domain: str) -> str:

@@ -6,13 +6,13 @@ from collections import Counter
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
-from recap.atomic import write_atomic
+from recap._files import write_atomic
 from recap.data.audit import AuditReport, DomainAudit
 from recap.data.benchmark import Domain
 from recap.data.exclusions import entry_of
 from recap.data.leaks import LEAKS, NOTES, Finding, Kind
 from recap.data.text_names import as_text
-from recap.words import counted
+from recap.errors import counted
 
 TABLE = "audit.csv"
 EXCLUSIONS = "exclude.txt"

@@ -28,27 +28,6 @@ def augment(images: Tensor, masks: Tensor) -> tuple[Tensor, Tensor]:
     return ordered[:, :3].contiguous(), ordered[:, 3] > 0.5
 
 
-def original_position(copy: int, x: float, y: float) -> tuple[float, float]:
-    """Where in the image itself a place of one of its copies comes from.
-
-    Places are in units of half the side, from −1 (left, top) to 1.
-    """
-    if copy == 0:
-        return x, y
-    if copy > len(_matrices()):
-        return (-x, y) if copy == COPIES - 2 else (x, -y)
-    across, down = _matrices()[copy - 1]
-    return (
-        _reflect(across[0] * x + across[1] * y + across[2]),
-        _reflect(down[0] * x + down[1] * y + down[2]),
-    )
-
-
-def _reflect(position: float) -> float:
-    """Back into −1..1; no warp leads further out than 3."""
-    return math.copysign(min(abs(position), 2 - abs(position)), position)
-
-
 def _matrices() -> list[list[list[float]]]:
     """Map output to input positions in units of half the side, x to the right and y down."""
     turns = [(math.cos(math.radians(a)), math.sin(math.radians(a))) for a in ROTATIONS_DEG]

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from recap._download import sha256_of
 from recap.data.benchmark import Domain
 from recap.errors import InputError
-from recap.fetch import sha256_of
 from recap.types import CLASSES, Sample
 
 

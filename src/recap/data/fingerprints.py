@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image as PillowImage
 
+from recap._download import sha256_of
 from recap.errors import InputError
-from recap.fetch import sha256_of
 from recap.io import read_image
 from recap.types import FloatArray
 

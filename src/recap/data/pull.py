@@ -13,10 +13,11 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from recap.atomic import write_atomic
+from recap._archive import unpack_archive
+from recap._download import download
+from recap._files import write_atomic
 from recap.data.benchmark import PAPER_NAMES, Domain, layout_of, paper_order, read_domain
 from recap.errors import InputError, SettingsError
-from recap.fetch import download, unpack_archive
 from recap.progress import Progress, silent
 
 RECORD = "pulled.json"
@@ -73,8 +74,8 @@ def pull(
             source.url,
             archive,
             sha256=source.sha256,
-            progress=lambda done, total: report(
-                "download", done // MB, max(done, total) // MB, f"MB of {archive.name}"
+            progress=lambda stage, done, total, name: report(
+                stage, done // MB, max(done, total) // MB, f"MB of {name}"
             ),
         )
         say(_record(to, source, seen))
@@ -161,7 +162,7 @@ def _unpack_domains(
             archive,
             scratch,
             lambda path: _place(path, domains),
-            progress=lambda done, total, name: report("unpack", done, total, name),
+            progress=report,
         )
         found = [domain for domain in domains if layout_of(scratch / domain)]
         absent = [domain for domain in domains if domain not in found]

@@ -9,13 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from recap.atomic import write_atomic
+from recap._download import sha256_of
+from recap._files import write_atomic
 from recap.data.benchmark import Domain
 from recap.data.patients import patient_of, stored_patient
-from recap.errors import InputError, SettingsError
-from recap.fetch import sha256_of
+from recap.errors import InputError, SettingsError, counted, some
 from recap.types import CLASSES, Sample
-from recap.words import counted, some
 
 LINE = re.compile(r"([na])-0:(.*)")
 """A line of a published list: the letter of a class, and the names of its files."""

@@ -7,7 +7,7 @@ as normal, but nobody has declared these patients healthy elsewhere.
 
 import hashlib
 import tarfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TypeVar
@@ -16,10 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image as PillowImage
 
-from recap.atomic import write_atomic
+from recap._download import fetch_sdist, sha256_of
+from recap._files import write_atomic
 from recap.errors import InputError
 from recap.io.nrrd import read_nrrd
 from recap.io.window import apply_window
+from recap.progress import Progress, silent
 from recap.types import BoolArray, FloatArray, Window
 
 SDIST = ("pyradiomics", "3.0.1")
@@ -44,7 +46,6 @@ LEAST_LESION_PX = 30
 MOST_OBLIQUE = 0.95
 
 T = TypeVar("T")
-Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -70,10 +71,8 @@ CASES = (
 )
 
 
-def pull_tumours(cache: Path, progress: Progress = lambda message: None) -> Path:
+def pull_tumours(cache: Path, progress: Progress = silent) -> Path:
     """Fetch the volumes into `cache/tumours`, unless they are there, and return that folder."""
-    from recap.fetch import fetch_sdist, sha256_of
-
     folder = Path(cache) / "tumours"
     wanted = {
         name: sha256

@@ -1,34 +1,67 @@
-"""A memo of encoded images on disk: each is encoded once, whoever asks and in whichever process.
+"""Encoded images, kept: each is encoded once, whoever asks and, on disk, in whichever process.
 
 An entry is named by everything that decides its value: the pixels, the weights and how they are
-run, the size, the tapped layers and the normalisation. Nothing is ever out of date, and two
-processes that meet write the same bytes. Random weights have no name of their own: what they give
-is not kept.
+run, the size, the layers and the normalisation. Nothing is ever out of date, and two processes that
+meet write the same bytes. Random weights have no name of their own: on disk what they give is not
+kept.
 """
 
 import hashlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from threading import Lock
+from threading import Lock, local
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from recap.atomic import replacing
-from recap.encoders.load import RANDOM
-from recap.encoders.seen_through import seen_through
+from recap._files import replacing
+from recap.encoders.load import RANDOM, preprocessing_fingerprint
 from recap.errors import InputError
 
 if TYPE_CHECKING:
     from recap.encoders.vit import Encoder
 
 Compute = Callable[[Tensor], Tensor]
+_HERE = local()
+"""What this thread shares at the moment."""
 
 
-class TapsMemo:
+class Shared:
+    """What encoders gave for the images at hand, in memory: detectors share them."""
+
+    def __init__(self) -> None:
+        self._seen: list[tuple[Hashable, Tensor, Tensor]] = []
+
+    @contextmanager
+    def used(self) -> Iterator[None]:
+        """Have every encoder that this thread runs meanwhile look here first."""
+        before = getattr(_HERE, "shared", None)
+        _HERE.shared = self
+        try:
+            yield
+        finally:
+            _HERE.shared = before
+
+    def hidden(self, key: Hashable, pixels: Tensor, compute: Compute) -> Tensor:
+        """What `compute` gives for a batch, from here if the very same was asked for."""
+        for known, images, tokens in self._seen:
+            if known == key and images.device == pixels.device and torch.equal(images, pixels):
+                return tokens
+        tokens = compute(pixels)
+        self._seen.append((key, pixels, tokens))
+        return tokens
+
+
+def shared_here() -> Shared | None:
+    """What this thread shares, if anything; a graph that is traced shares nothing."""
+    return None if torch.compiler.is_compiling() else getattr(_HERE, "shared", None)
+
+
+class Memo:
     """Tokens of the untouched encoder by content, one file per image, up to a size of them all.
 
     What comes after that is encoded every time, as is all that follows a failed write where the
@@ -43,20 +76,9 @@ class TapsMemo:
         self.encoded = 0
         """Images that were not there and had to be encoded."""
 
-    def taps(self, encoder: "Encoder", pixels: Tensor) -> Tensor:
-        """What `encoder.compute_taps` gives: (B, 3, S, S) -> (B, L, R, width)."""
-        if encoder.checksum == RANDOM:
-            return encoder.compute_taps(pixels)
-        return self._get(encoder.compute_taps, pixels, _context(encoder))
-
-    def hidden(self, encoder: "Encoder", pixels: Tensor, layers: tuple[int, ...]) -> Tensor:
-        """What `encoder.compute_hidden` gives: (B, 3, S, S) -> (B, L, T, width)."""
-        if encoder.checksum == RANDOM:
-            return encoder.compute_hidden(pixels, layers)
-        context = _context(encoder) + repr(("hidden", layers)).encode()
-        return self._get(lambda images: encoder.compute_hidden(images, layers), pixels, context)
-
-    def _get(self, compute: Compute, pixels: Tensor, context: bytes) -> Tensor:
+    def hidden(self, key: Hashable, pixels: Tensor, compute: Compute) -> Tensor:
+        """What `compute` gives for a batch: (B, 3, S, S) -> (B, L, T, width)."""
+        context = repr(key).encode()
         return torch.cat([self._one(compute, image[None], context) for image in pixels])
 
     def _one(self, compute: Compute, pixels: Tensor, context: bytes) -> Tensor:
@@ -87,6 +109,11 @@ class TapsMemo:
                 self._left = -math.inf
 
 
-def _context(encoder: "Encoder") -> bytes:
-    parts = (encoder.checksum, encoder.input_px, encoder.layers, encoder.interpolate)
-    return repr((*parts, sorted(seen_through(encoder).items()))).encode()
+def encoder_key(encoder: "Encoder") -> tuple[Hashable, ...]:
+    """The same for encoders that give the same tokens.
+
+    Those that were never trained are all called "random": only the very same one is the same.
+    """
+    weights = f"random {id(encoder)}" if encoder.checksum == RANDOM else encoder.checksum
+    how = (encoder.input_px, encoder.layers, encoder.interpolate)
+    return (weights, *how, repr(sorted(preprocessing_fingerprint(encoder).items())))

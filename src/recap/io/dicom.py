@@ -4,8 +4,7 @@ from io import BytesIO
 from pathlib import Path
 
 from recap.config import ReadingSettings
-from recap.errors import InputError, RecapError
-from recap.extras import require
+from recap.errors import InputError, RecapError, require
 from recap.io.case import Case, DicomFrame, LazyImages
 from recap.io.dicom_file import DicomFile, careful, open_file
 from recap.io.dicom_geometry import Plane, why_no_grid
@@ -69,7 +68,7 @@ def open_dicom(path: Path, reading: ReadingSettings) -> Case:
 def read_frame(file: DicomFile, number: int, window: Window | None) -> Image:
     """One frame as an image, through a given window or else through what the file says."""
     return Image(
-        file.display(number).unit(file.stored(number), window),
+        file.unit(number, window),
         file.name(number),
         file.geometry(number),
         file.identity(),

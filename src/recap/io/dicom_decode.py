@@ -12,8 +12,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from recap.errors import InputError
-from recap.extras import require
+from recap.errors import InputError, require
 from recap.io.dicom_codestream import FrameHead, has_boxes, j2k_head, jpeg_head
 from recap.io.dicom_jpeg import decode_lossless
 from recap.io.raster import MAX_PIXELS
@@ -37,6 +36,9 @@ _PLUGINS = {
     **dict.fromkeys(_HTJ2K, "pylibjpeg"),
     _RLE: "pydicom",
 }
+# Decoders keep the encoded frame, their own buffer, pydicom's and the array; ours of lossless JPEG
+# reckons with 64 bits. Floats in the file's unit, of the picture and of its sorted values follow.
+_COPIES, _LOSSLESS_BYTES, _SHOWING_BYTES = 4, 48, 36
 _END_OF_IMAGE = b"\xff\xd9"
 # RLE makes at most 128 bytes out of two.
 _RLE_MOST = 64
@@ -84,6 +86,21 @@ class Layout:
         bits = self.rows * self.columns * self.samples * self.bits_allocated
         return bits // 3 * 2 if self.photometric == "YBR_FULL_422" else bits
 
+    @property
+    def decoding_bytes(self) -> int:
+        """The most memory that decoding one frame takes: the stored bytes, and copies of them."""
+        samples = self.rows * self.columns * self.samples
+        if self.syntax in _LOSSLESS:
+            return samples * _LOSSLESS_BYTES
+        return samples * _COPIES * max(1, self.bits_allocated // 8)
+
+    @property
+    def showing_bytes(self) -> int:
+        """The most memory that one frame takes until it is an image."""
+        pixels = self.rows * self.columns
+        stored = pixels * self.samples * max(1, self.bits_allocated // 8)
+        return max(self.decoding_bytes, stored + pixels * _SHOWING_BYTES)
+
     def check(self, source: str) -> None:
         """Refuse sizes that are impossible, too large, or not backed by bytes."""
         size = f"{self.rows}x{self.columns} pixels"
@@ -97,7 +114,8 @@ class Layout:
         if self.rows * self.columns > MAX_PIXELS:
             raise InputError(
                 f"{source}: has {size}, and more than {MAX_PIXELS // 10**6} million are not read. "
-                "Cut it into tiles or shrink it."
+                "Cut it into tiles or shrink it.",
+                code="too_large",
             )
         if self.frames > MAX_FRAMES:
             raise InputError(

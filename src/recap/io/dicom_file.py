@@ -14,8 +14,8 @@ from typing import IO, Any, Literal
 
 from numpy.typing import NDArray
 
-from recap.errors import InputError
-from recap.extras import require
+from recap.errors import InputError, require
+from recap.io.budget import BUDGET
 from recap.io.dicom_decode import BIG, EXPORT_AGAIN, IMPLICIT, LITTLE, Layout, decode_frame
 from recap.io.dicom_display import Display, display_of
 from recap.io.dicom_geometry import Plane, geometry_of, plane_of
@@ -23,7 +23,7 @@ from recap.io.dicom_slide import why_no_picture
 from recap.io.dicom_tags import frame_tags, integer, number, stated_number, text
 from recap.io.no_warnings import no_warnings
 from recap.io.reasons import one_line_errors
-from recap.types import Geometry, Identity
+from recap.types import FloatArray, Geometry, Identity, Window
 
 _PIXEL_KEYWORDS = {0x08: "FloatPixelData", 0x09: "DoubleFloatPixelData", 0x10: "PixelData"}
 _FLOAT_BITS = {"FloatPixelData": 32, "DoubleFloatPixelData": 64}
@@ -48,8 +48,14 @@ class DicomFile:
 
     def stored(self, number: int) -> NDArray[Any]:
         """One frame as stored, (rows, columns) or RGB (rows, columns, 3)."""
-        with careful(self.path), self._stream() as stream:
+        room = BUDGET.room(self.layout.decoding_bytes, str(self.path))
+        with careful(self.path), room, self._stream() as stream:
             return decode_frame(stream, self.layout, number, str(self.path))
+
+    def unit(self, number: int, window: Window | None) -> FloatArray:
+        """One frame in 0..1, through a given window or else through what the file says."""
+        with BUDGET.room(self.layout.showing_bytes, str(self.path)):
+            return self.display(number).unit(self.stored(number), window)
 
     def display(self, number: int) -> Display:
         """How one frame is shown."""
@@ -187,9 +193,15 @@ def _inflated(stream: IO[bytes], source: str) -> tuple[Any, bytes] | None:
     meta = _meta_if_deflated(stream)
     if meta is None:
         return None
-    data = zlib.decompressobj(-zlib.MAX_WBITS).decompress(stream.read(), _MAX_INFLATED + 1)
-    if len(data) > _MAX_INFLATED:
-        raise InputError(f"{source}: unpacks to more than 2 GB, the most that is read.")
+    # Nothing tells how much it is before it is unpacked; pydicom keeps parts of it beside it.
+    most = min(_MAX_INFLATED, BUDGET.limit_bytes // 2)
+    with BUDGET.room(most, source):
+        data = zlib.decompressobj(-zlib.MAX_WBITS).decompress(stream.read(), most + 1)
+    if len(data) > most:
+        raise InputError(
+            f"{source}: unpacks to more than {most >> 20} MB, the most that is read.",
+            code="too_large",
+        )
     return meta, data
 
 

@@ -1,5 +1,6 @@
 """Slices that make a volume: shown as acquired, or cut along another axis of the body."""
 
+import math
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -11,12 +12,13 @@ from numpy.typing import NDArray
 
 from recap.config import Axis, ReadingSettings
 from recap.errors import InputError
+from recap.io.budget import BUDGET
 from recap.io.case import Case, DicomFrame, LazyImages
 from recap.io.dicom_display import Display
 from recap.io.dicom_file import DicomFile
 from recap.io.dicom_geometry import Plane, as_acquired, stored_affine
 from recap.io.volume import Grid, Volume, grid_for
-from recap.io.voxels import MAX_VOXELS
+from recap.io.voxels import BYTES_PER_VOXEL, MAX_VOXELS
 from recap.io.window import own_window, parse_window
 from recap.types import FloatArray, Identity, Image, Window
 
@@ -56,8 +58,10 @@ def _case_as_acquired(stack: Stack, given: Window | None) -> Case:
         window = given
         if window is None and display.is_grey(stored) and not display.says_how:
             window = shared_range()
+        with BUDGET.room(file.layout.showing_bytes, str(file.path)):
+            unit = display.unit(stored, window)
         return Image(
-            display.unit(stored, window),
+            unit,
             file.name(frame),
             grid.slice_geometry(number),
             file.identity(),
@@ -83,8 +87,9 @@ def _case_cut(stack: Stack, axis: Axis, given: Window | None) -> Case:
     # In memory from the first slice that is asked for until the case is dropped.
     @cache
     def volume() -> tuple[Volume, Window]:
-        values = grid.take(_values(stack).transpose(2, 1, 0))
-        window = given or named or _own_range(stack)
+        with BUDGET.room(math.prod(shape) * BYTES_PER_VOXEL, stack.source):
+            values = grid.take(_values(stack).transpose(2, 1, 0))
+            window = given or named or _own_range(stack)
         return Volume(values, grid, stack.source, stack.identity, named), window
 
     def read(number: int) -> Image:

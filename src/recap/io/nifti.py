@@ -13,10 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from recap.atomic import replacing
+from recap._files import replacing
 from recap.config import Axis
-from recap.errors import InputError
-from recap.extras import require
+from recap.errors import InputError, require
 from recap.io.volume import Grid, Volume, grid_for
 from recap.io.voxels import (
     UNPACK_ERRORS,
@@ -24,6 +23,7 @@ from recap.io.voxels import (
     check_one_volume,
     open_unpacked,
     read_voxels,
+    room_for_voxels,
     seek_voxels,
 )
 from recap.types import FloatArray, Window
@@ -80,7 +80,8 @@ def read_nifti(path: str | Path, axis: Axis) -> Volume:
             seek_voxels(stream, _voxel_offset(header, alone), shape, dtype, voxels)
             grid = grid_for(shape, np.array(header.get_best_affine(), float), axis, str(path))
             grid = replace(grid, nifti_forms=_forms(header))
-            values = read_voxels(stream, shape, dtype, str(path), _scale(header))
+            with room_for_voxels(shape, str(path)):
+                values = read_voxels(stream, shape, dtype, str(path), _scale(header))
         return Volume(grid.take(values), grid, str(path), window=_window(header, values))
 
 

@@ -13,8 +13,7 @@ from typing import IO, Any, cast
 import numpy as np
 
 from recap.config import Axis
-from recap.errors import InputError
-from recap.extras import require
+from recap.errors import InputError, require
 from recap.io.nrrd_space import Header, affine_ras, spatial_axes
 from recap.io.volume import Volume, grid_for
 from recap.io.voxels import (
@@ -23,6 +22,7 @@ from recap.io.voxels import (
     check_one_volume,
     open_unpacked,
     read_voxels,
+    room_for_voxels,
     seek_voxels,
 )
 from recap.types import FloatArray
@@ -155,5 +155,6 @@ def _read_volume(
     shape = tuple(sizes[i] for i in spatial)
     dtype = _dtype(header, path)
     seek_voxels(stream, stream.tell(), shape, dtype, path)
-    values = read_voxels(stream, shape, dtype, str(path))
+    with room_for_voxels(shape, str(path)):
+        values = read_voxels(stream, shape, dtype, str(path))
     return values if values.ndim == 3 else values[..., None]

@@ -4,15 +4,18 @@ Grey images stay (H, W); everything else becomes RGB (H, W, 3). Transparent pixe
 black, and EXIF orientation is applied. Grey keeps its 16 bits; Pillow decodes 16-bit colour to 8.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image as PillowImage
 from PIL import ImageOps, UnidentifiedImageError
 
-from recap.errors import InputError
+from recap.errors import Code, InputError, RecapError
+from recap.io.budget import BUDGET
 from recap.io.no_warnings import no_warnings
 from recap.io.reasons import not_there
 from recap.types import BoolArray, FloatArray, Image
@@ -28,18 +31,39 @@ _TWELVE_BITS = 4095
 _DARKEST_GREY = 0.1
 
 _TIFF_BITS, _TIFF_PHOTOMETRIC = 258, 262
+TILES = (
+    "Shrink it or cut it into tiles, or have it scored tile by tile as a slide (`vips tiffsave "
+    "--tile --pyramid`, and recap-ad[slides] installed)."
+)
+"""What to do with a picture that takes too much memory."""
+_EXIF_ORIENTATION = 0x0112
+_BAND_PX = 2**20
+# Bytes for a pixel: as Pillow keeps it, in what the WebP decoder holds beside it, and in what
+# becomes of the floats of a mask, and of one whose even areas are looked for.
+_STORED_BYTES = {"1": 1, "L": 1, "P": 1, "I;16": 2, "I;16B": 2, "I;16L": 2}
+_WEBP_BYTES, _MASK_BYTES, _FILTER_BYTES = 20, 6, 12
 
 
 def read_raster(path: str | Path) -> Image:
     """Read one raster file as grey (H, W) or RGB (H, W, 3), float32 in 0..1."""
-    values = _read_values(Path(path))
-    _refuse_twelve_bits(values, str(path))
-    return Image(_to_unit(values, str(path)), str(path))
+    with _decoded(Path(path)) as values:
+        _refuse_twelve_bits(values, str(path))
+        return Image(_to_unit(values, str(path)), str(path))
+
+
+def raster_px(path: Path) -> int:
+    """The pixels of a raster file by its header; 0 where that cannot be read."""
+    try:
+        with path.open("rb") as stream, no_warnings, _open(stream) as image:
+            return image.width * image.height
+    except Exception:  # reading it says why
+        return 0
 
 
 def read_mask(path: str | Path) -> BoolArray:
     """Read a lesion mask (H, W) from a file; `_marked` says what its values mean."""
-    return _marked(_read_values(Path(path)), str(path))
+    with _decoded(Path(path), _MASK_BYTES) as values:
+        return _marked(values, str(path))
 
 
 def read_mask_of(image: Image, path: Path) -> BoolArray:
@@ -129,10 +153,11 @@ def unmarked_greys(path: str | Path) -> list[float]:
     """
     from scipy import ndimage
 
-    strength = _without_alpha(_to_unit(_read_values(Path(path)), str(path))).max(axis=2)
-    even = ndimage.minimum_filter(strength, 3) == ndimage.maximum_filter(strength, 3)
-    grey = (strength > max(_DARKEST_GREY, strength.min())) & (strength <= 0.5)
-    return np.unique(strength[even & grey]).tolist() if (strength > 0.5).any() else []
+    with _decoded(Path(path), _FILTER_BYTES) as values:
+        strength = _without_alpha(_to_unit(values, str(path))).max(axis=2)
+        even = ndimage.minimum_filter(strength, 3) == ndimage.maximum_filter(strength, 3)
+        grey = (strength > max(_DARKEST_GREY, strength.min())) & (strength <= 0.5)
+        return np.unique(strength[even & grey]).tolist() if (strength > 0.5).any() else []
 
 
 def image_from_array(array: Any, source: str = "array") -> Image:
@@ -223,28 +248,54 @@ def _checked_floats(values: NDArray[Any], source: str) -> FloatArray:
     return values.astype(np.float32)
 
 
-def _read_values(path: Path) -> NDArray[Any]:
-    """Decode to (H, W), (H, W, 2), (H, W, 3) or (H, W, 4), with alpha last where there is any."""
+@contextmanager
+def _decoded(path: Path, more_bytes: int = 0) -> Iterator[NDArray[Any]]:
+    """A file as (H, W), (H, W, 2), (H, W, 3) or (H, W, 4), with alpha last where there is any.
+
+    The block has room for what it makes of the values: floats, and `more_bytes` for each pixel.
+    """
     try:
         if path.is_dir():
             raise InputError(f"{path}: this is a folder, not an image file.")
         if path.stat().st_size == 0:
             raise InputError(f"{path}: the file is empty. Copy or export it again.")
         # Opened here because Pillow maps a path's file and then scrambles turned TIFFs.
-        with (
-            path.open("rb") as stream,
-            no_warnings,
-            PillowImage.open(stream, formats=FORMATS) as image,
-        ):
+        with path.open("rb") as stream, no_warnings, _open(stream) as image:
             _check_header(image, path)
-            return _decode(image, path)
-    except InputError:
+            px = image.width * image.height
+            with BUDGET.room(px * (_bytes_per_px(image) + more_bytes), str(path), TILES):
+                values = _decode(image, path)
+                image.close()  # its own copy of the pixels
+                yield values
+    except RecapError:
         raise
     except PillowImage.DecompressionBombError as error:
-        raise InputError(_too_large(path)) from error
+        raise InputError(_too_large(path), code="too_large") from error
     # Pillow's decoders answer a damaged file with almost any exception.
     except Exception as error:
-        raise InputError(f"{path}: {_reason(error, path)}") from error
+        code: Code | None = "no_memory" if isinstance(error, MemoryError) else None
+        raise InputError(f"{path}: {_reason(error, path)}", code=code, path=path) from error
+
+
+def _open(stream: IO[bytes]) -> PillowImage.Image:
+    return PillowImage.open(stream, formats=FORMATS)
+
+
+def _bytes_per_px(image: PillowImage.Image) -> int:
+    """The most memory that a pixel takes at a time, from the decoder to floats, by the header."""
+    mode = _mode_of(image)
+    channels = len(mode) if mode else 1
+    width = 1 if mode else 4
+    stored = _STORED_BYTES.get(image.mode, 4)
+    decoder = _WEBP_BYTES if image.format == "WEBP" else 0
+    if image.info.get("progressive"):  # all coefficients, before the first pixel
+        decoder = 2 * len(image.getbands())
+    # To ask a PNG for its orientation is to decode it.
+    turned = stored if "exif" in image.info or image.format == "TIFF" else 0
+    decoding = stored + max(decoder, turned, width * channels)
+    alpha = channels in (2, 4)
+    floats = 4 * channels + (8 * (channels - 1) if alpha else 0)
+    return max(decoding, width * channels + floats)
 
 
 def _decode_given(image: PillowImage.Image, source: str) -> NDArray[Any]:
@@ -258,6 +309,8 @@ def _reason(error: Exception, path: Path) -> str:
     match error:
         case FileNotFoundError():
             return not_there(path)
+        case MemoryError():
+            return "takes more memory than there is. Close other programs, or shrink it."
         case PermissionError():
             return "no permission to read this file."
         case UnidentifiedImageError():
@@ -275,7 +328,7 @@ def _too_large(path: Path) -> str:
 
 def _check_header(image: PillowImage.Image, path: Path) -> None:
     if image.width * image.height > MAX_PIXELS:
-        raise InputError(_too_large(path))
+        raise InputError(_too_large(path), code="too_large")
     frames = getattr(image, "n_frames", 1)
     # The further frames of a camera's MPO file are previews of the first.
     if frames > 1 and image.format != "MPO":
@@ -287,25 +340,45 @@ def _check_header(image: PillowImage.Image, path: Path) -> None:
 def _decode(image: PillowImage.Image, path: Path | str) -> NDArray[Any]:
     tags: Any = getattr(image, "tag_v2", {})
     image.load()
-    image = ImageOps.exif_transpose(image)
+    if image.getexif().get(_EXIF_ORIENTATION, 1) != 1:  # it would copy the others, too
+        image = ImageOps.exif_transpose(image)
     if image.mode.startswith("I"):
         return _decode_integers(image, tags, path)
-    if image.mode == "F":
-        return np.asarray(image)
+    return pixels_of(image, _mode_of(image))
+
+
+def _mode_of(image: PillowImage.Image) -> str:
+    """The mode to convert an image to: grey or RGB, with alpha where there is any; "" for none."""
+    if image.mode.startswith("I") or image.mode == "F":
+        return ""
     transparent = "transparency" in image.info
+    if image.mode == "PA" or (transparent and image.mode in ("P", "RGB")):
+        return "RGBA"
     mode = {"1": "L", "L": "L", "LA": "LA", "La": "LA", "RGBA": "RGBA", "RGBa": "RGBA"}.get(
         image.mode, "RGB"
     )
-    if image.mode == "PA" or (transparent and image.mode in ("P", "RGB")):
-        mode = "RGBA"
-    elif transparent and mode == "L":
-        mode = "LA"
-    return np.array(image.convert(mode))
+    return "LA" if transparent and mode == "L" else mode
+
+
+def pixels_of(image: PillowImage.Image, mode: str = "") -> NDArray[Any]:
+    """The pixels of a Pillow image in a mode, by default its own.
+
+    Taken in bands: numpy would make three more copies of the whole on the way.
+    """
+    together = max(1, _BAND_PX // max(1, image.width))
+    values: NDArray[Any] | None = None
+    for top in range(0, image.height, together):
+        band = image.crop((0, top, image.width, min(top + together, image.height)))
+        part = np.asarray(band.convert(mode) if mode and band.mode != mode else band)
+        if values is None:
+            values = np.empty((image.height, *part.shape[1:]), part.dtype)
+        values[top : top + len(part)] = part
+    return np.asarray(image) if values is None else values
 
 
 def _decode_integers(image: PillowImage.Image, tags: Any, path: Path | str) -> NDArray[Any]:
     """16-bit grey; wider or signed integers say nothing about their range and are refused."""
-    values = np.asarray(image)
+    values = pixels_of(image)
     if image.mode == "I" and (tags or values.min() < 0 or values.max() > 65535):
         raise InputError(
             f"{path}: 32-bit or signed integer pixels ({values.min()} to {values.max()}) have no "
@@ -316,6 +389,6 @@ def _decode_integers(image: PillowImage.Image, tags: Any, path: Path | str) -> N
     if tags.get(_TIFF_PHOTOMETRIC) == 0:
         values = top - values
     if top == 65535:
-        return values.astype(np.uint16)
+        return values.astype(np.uint16, copy=False)
     scaled = values.astype(np.float64) * (65535 / top)
     return np.rint(scaled).astype(np.uint16)

@@ -27,18 +27,23 @@ def one_line_errors(path: Path, kind: str) -> Iterator[None]:
     except RecapError:
         raise
     except FileNotFoundError as error:
-        raise InputError(f"{path}: {not_there(path)}") from error
+        raise InputError(f"{path}: {not_there(path)}", path=path) from error
     except PermissionError as error:
-        raise InputError(f"{path}: no permission to read this file.") from error
+        raise InputError(f"{path}: no permission to read this file.", path=path) from error
     except IsADirectoryError as error:
-        raise InputError(f"{path}: this is a folder, not a {kind}.") from error
+        raise InputError(f"{path}: this is a folder, not a {kind}.", path=path) from error
     except MemoryError as error:
         raise InputError(
-            f"{path}: this {kind} takes more memory than there is. Close other programs or crop it."
+            f"{path}: this {kind} takes more memory than there is.",
+            code="no_memory",
+            path=path,
+            remedy="Close other programs or crop it.",
         ) from error
     # A damaged file is answered with almost any exception.
     except Exception as error:
         reason = " ".join(str(error).split())[:_LONGEST_REASON] or type(error).__name__
         raise InputError(
-            f"{path}: the {kind} cannot be read ({reason}). Copy or export it again."
+            f"{path}: the {kind} cannot be read ({reason}).",
+            path=path,
+            remedy="Copy or export it again.",
         ) from error

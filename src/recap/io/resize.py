@@ -9,6 +9,7 @@ import numpy as np
 from PIL import Image as PillowImage
 
 from recap.errors import InputError
+from recap.io.raster import pixels_of
 from recap.types import BoolArray, FloatArray
 
 
@@ -50,13 +51,14 @@ class SquareResize:
         if self.source_hw == map.shape:
             return map
         resized = _resize(map, self.source_hw, PillowImage.Resampling.BILINEAR)
-        return np.clip(resized, map.min(), map.max())
+        return np.clip(resized, map.min(), map.max(), out=resized)
 
     def _bicubic(self, channel: FloatArray) -> FloatArray:
         if channel.shape == (self.size_px, self.size_px):
             return channel
         square = (self.size_px, self.size_px)
-        return np.clip(_resize(channel, square, PillowImage.Resampling.BICUBIC), 0, 1)
+        small = _resize(channel, square, PillowImage.Resampling.BICUBIC)
+        return np.clip(small, 0, 1, out=small)
 
     def _check(self, seen: tuple[int, ...], expected: tuple[int, int]) -> None:
         if tuple(seen) != tuple(expected):
@@ -71,4 +73,4 @@ def _resize(
 ) -> FloatArray:
     # Mode F keeps the depth that 8-bit modes would lose; Pillow widens the kernel when shrinking.
     image = PillowImage.fromarray(np.ascontiguousarray(channel, dtype=np.float32))
-    return np.array(image.resize((size_hw[1], size_hw[0]), method), dtype=np.float32)
+    return pixels_of(image.resize((size_hw[1], size_hw[0]), method))

@@ -9,8 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from recap.config import ReadingSettings
-from recap.errors import InputError
-from recap.extras import require
+from recap.errors import InputError, require
 from recap.io.case import Case, LazyImages
 from recap.io.raster import MAX_PIXELS
 from recap.io.slide_pixels import BOX, Slide

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image as PillowImage
 
-from recap.errors import InputError
-from recap.extras import require
+from recap.errors import InputError, require
+from recap.io.budget import BUDGET
 from recap.io.reasons import not_there
 
 # Stored tiles and pixels to read at once: a header may declare anything.
@@ -39,6 +39,8 @@ class Level:
     step_hw: tuple[float, float]
     nominal: float
     """What openslide takes it for; it reckons with one number for both directions."""
+    tile_px: int = 0
+    """Pixels of one of its stored tiles; 0 where the file does not say."""
 
 
 class Slide:
@@ -85,14 +87,20 @@ class Slide:
         """RGB (H, W, 3) from an origin on, `step` full-resolution pixels to each of its own."""
         level = self._level_for(step)
         self.check_effort(step, size_hw)
-        out = np.full((*size_hw, 3), 255, dtype=np.uint8)
         side = max(1, int(BLOCK_PX / max(1.0, step / min(level.step_hw))))
-        for top in range(0, size_hw[0], side):
-            for left in range(0, size_hw[1], side):
-                part = out[top : top + side, left : left + side]
-                start = (origin_px[0] + top * step, origin_px[1] + left * step)
-                part[...] = self._read_block(level, start, step, part.shape[:2], method)
-        return out
+        with BUDGET.room(self._bytes_to_read(level, size_hw), str(self.path)):
+            out = np.full((*size_hw, 3), 255, dtype=np.uint8)
+            for top in range(0, size_hw[0], side):
+                for left in range(0, size_hw[1], side):
+                    part = out[top : top + side, left : left + side]
+                    start = (origin_px[0] + top * step, origin_px[1] + left * step)
+                    part[...] = self._read_block(level, start, step, part.shape[:2], method)
+            return out
+
+    def _bytes_to_read(self, level: Level, size_hw: tuple[int, int]) -> int:
+        """What a part takes in bytes and floats, a block while it is resized, a stored tile."""
+        block = min(math.prod(size_hw), BLOCK_PX**2) + BLOCK_PX
+        return math.prod(size_hw) * 15 + block * 16 + level.tile_px * 4
 
     def _read_block(
         self,
@@ -151,7 +159,11 @@ class Slide:
         ):
             steps = [float(whole), float(whole)]
         return Level(
-            number, (height, width), (steps[0], steps[1]), handle.level_downsamples[number]
+            number,
+            (height, width),
+            (steps[0], steps[1]),
+            handle.level_downsamples[number],
+            int(math.prod(stored)),
         )
 
     def _level_for(self, step: float) -> Level:

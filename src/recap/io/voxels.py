@@ -8,7 +8,7 @@ import io
 import math
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import IO, Any, cast
 
@@ -16,11 +16,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from recap.errors import InputError
+from recap.io.budget import BUDGET
 from recap.io.reasons import one_line_errors
 from recap.types import FloatArray
 
 # 1024 slices of 1024 × 1024: four gigabytes as float32.
 MAX_VOXELS = 2**30
+BYTES_PER_VOXEL = 8
+"""As float32, and once more while its range is looked for."""
 # What opening and unpacking a file that is none of ours may raise.
 UNPACK_ERRORS = (OSError, EOFError, zlib.error)
 _GZIP_MAGIC = b"\x1f\x8b"
@@ -87,7 +90,8 @@ def _check_shape(shape: tuple[int, ...], path: Path) -> None:
     if math.prod(shape) > MAX_VOXELS:
         raise InputError(
             f"{path}: the volume has more than {MAX_VOXELS // 2**20} million voxels (shape "
-            f"{shape}), the most that is read. Crop it or resample it to larger voxels."
+            f"{shape}), the most that is read. Crop it or resample it to larger voxels.",
+            code="too_large",
         )
 
 
@@ -98,6 +102,11 @@ def _check_type(dtype: np.dtype[Any], path: Path) -> None:
             f"{path}: its voxels are {kind}, not grey values. Save the magnitude or one "
             "channel as a volume of its own."
         )
+
+
+def room_for_voxels(shape: tuple[int, ...], source: str) -> AbstractContextManager[None]:
+    """Room in the budget for decoding for a volume of this shape."""
+    return BUDGET.room(math.prod(shape) * BYTES_PER_VOXEL, source)
 
 
 def read_voxels(

@@ -1,5 +1,6 @@
 """Intensity windows: which part of a file's value range becomes 0..1."""
 
+import math
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ CT_WINDOWS: dict[str, Window] = {
 FROM_FILE = "file"
 # A file without a window shows its own range, but one hot pixel must not blacken the rest.
 OWN_RANGE_PERCENTILES = (0.5, 99.5)
+_BAND_VALUES = 2**20
 
 
 def parse_window(setting: str) -> Window | None:
@@ -56,8 +58,14 @@ def apply_window(values: NDArray[Any], window: Window) -> FloatArray:
     low, high = window
     if high <= low:
         return (values > low).astype(np.float32)
-    # The difference of two float32 may be too large, or too small, to be one itself.
-    return np.clip((values.astype(np.float64) - low) / (high - low), 0, 1).astype(np.float32)
+    unit = np.empty(values.shape, np.float32)
+    # Doubles, because the difference of two float32 may be too large, or too small, to be one
+    # itself; in bands, because doubles of a whole picture take several times its memory.
+    together = max(1, _BAND_VALUES // max(1, math.prod(values.shape[1:])))
+    for start in range(0, len(values), together):
+        wide = values[start : start + together].astype(np.float64)
+        unit[start : start + together] = np.clip((wide - low) / (high - low), 0, 1)
+    return unit
 
 
 def _unknown(setting: str) -> str:

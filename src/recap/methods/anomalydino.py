@@ -4,6 +4,7 @@ A memory of all patches of the normal images and of their rotations. Nothing is 
 abnormal images are not used. Background patches may be left out of what is scored.
 """
 
+from contextlib import closing
 from typing import Annotated, Any, Literal
 
 import torch
@@ -13,12 +14,12 @@ from torch import Tensor
 from recap.config import Section
 from recap.encoders.vit import Encoder
 from recap.methods.anomalydino_mask import foreground, shows_an_object
+from recap.methods.base import Output, Scorer
+from recap.methods.features import encode_each
 from recap.methods.fitting import Fitted, Job
 from recap.methods.images import LabelledImages
 from recap.methods.layer_tokens import checked_layer, layer_tokens
-from recap.methods.map_scale import held_out_scale
 from recap.methods.recap.memory import build_memory, nearest_distance
-from recap.methods.recap.scorer import Output, Scorer
 from recap.methods.rotation import rotate
 from recap.methods.smoothing import smooth_map
 
@@ -52,6 +53,9 @@ class Options(Section):
 class AnomalyDINO(Scorer):
     """All normal patches, and distances to them."""
 
+    source = "memory"
+    mirrored = (-1,)
+
     memory: Tensor | None
     masked: Tensor
     """Whether background patches are left out, decided at fitting."""
@@ -63,7 +67,7 @@ class AnomalyDINO(Scorer):
         self.register_buffer("memory", None)
         self.register_buffer("masked", torch.tensor(False))
 
-    def prefix(self, pixels: Tensor) -> Tensor:
+    def encode(self, pixels: Tensor) -> Tensor:
         """Tokens after one block and the encoder's last norm: (B, 3, S, S) -> (B, R, width)."""
         return self.encoder.final_norm(layer_tokens(self.encoder, pixels, self.layers)[:, 0])
 
@@ -82,10 +86,10 @@ class AnomalyDINO(Scorer):
     def forward(self, pixels: Tensor) -> Output:
         """The score is the mean of the largest distances of patches."""
         assert self.memory is not None, "fit comes first"
-        farness = self.distances(self.prefix(pixels), self.memory)
+        farness = self.distances(self.encode(pixels), self.memory)
         top = max(1, int(self.options.top_share * farness.shape[1]))
         score = farness.topk(top, dim=1).values.mean(dim=1)
-        return Output(score, self.map_of(farness), None, None, None)
+        return Output(score, self.map_of(farness))
 
 
 def build(encoder: Encoder, options: Options) -> AnomalyDINO:
@@ -97,25 +101,23 @@ def build(encoder: Encoder, options: Options) -> AnomalyDINO:
 def fit(model: AnomalyDINO, images: LabelledImages, job: Job) -> Fitted:
     """Remember all patches of the normal images at every angle."""
     normal, turns = images.only_normal(), model.options.rotations
+
+    def turned(number: int) -> Tensor:
+        index, turn = divmod(number, turns)
+        return rotate(normal.pixels(index), 360 * turn / turns)
+
     encoded = []
-    for index in range(len(normal)):
-        job.progress("encode", index, len(normal), "")
-        copies = [rotate(normal.pixels(index), 360 * turn / turns) for turn in range(turns)]
-        # One by one: what is remembered must not depend on what was encoded together.
-        encoded += [model.prefix(copy[None].to(model.device)) for copy in copies]
+    with closing(encode_each(model, turned, range(len(normal) * turns))) as every:
+        for number, one in enumerate(every):
+            if number % turns == 0:
+                job.progress("encode", number // turns, len(normal), "")
+            encoded.append(one)
     job.progress("encode", len(normal), len(normal), "")
     tokens = torch.cat(encoded)  # (K * turns, R, C)
-    upright = tokens[::turns]
     model.memory = build_memory(tokens)
-    model.masked.fill_(masking_makes_sense(model, upright[0]))
-    scale = held_out_scale(
-        upright,
-        lambda: model.prefix(normal.stack([0]).flip(-1).to(model.device)),
-        model.memory,
-        torch.arange(len(normal)).repeat_interleave(turns * tokens.shape[1]),
-        lambda queries, memory: model.map_of(model.distances(queries, memory)),
-    )
-    return Fitted(map_scale=scale)
+    model.masked.fill_(masking_makes_sense(model, tokens[0]))
+    model.owner = torch.arange(len(normal)).repeat_interleave(turns * tokens.shape[1])
+    return Fitted()
 
 
 def masking_makes_sense(model: AnomalyDINO, tokens: Tensor) -> bool:

@@ -15,18 +15,17 @@ from recap.config import Section
 from recap.data.augment import COPIES
 from recap.encoders.vit import Encoder
 from recap.errors import InputError
+from recap.methods.base import Output, Scorer
+from recap.methods.features import FeatureStore
 from recap.methods.fitting import Fitted, Job
 from recap.methods.images import LabelledImages
 from recap.methods.learned_prompts import text_channels
-from recap.methods.map_scale import scale_without_own_rows
 from recap.methods.prompts import anchors_of, features_of, tower_for
-from recap.methods.recap.logits import class_logits, margin, probability
 from recap.methods.recap.losses import segmentation_loss
 from recap.methods.recap.maps import upsample
 from recap.methods.recap.memory import build_memory, nearest_distance
-from recap.methods.recap.scorer import Output, Scorer
+from recap.methods.recap.prototypes import class_logits, margin, probability
 from recap.methods.training import train
-from recap.training.prefix_store import PrefixStore
 
 STATEMENT = (
     "APRIL-GAN: a linear layer per tap of a frozen CLIP encoder, compared with text directions; "
@@ -72,7 +71,7 @@ class AprilGAN(Scorer):
         self.register_buffer("trained", torch.tensor(False))
 
     @torch.no_grad()
-    def prefix(self, pixels: Tensor) -> Tensor:
+    def encode(self, pixels: Tensor) -> Tensor:
         """The last class token, then the patches of every tap: (B, 1 + L·R, width)."""
         encoder, taps, done = self.encoder, [], 0
         tokens = encoder.embed(pixels)
@@ -101,7 +100,7 @@ class AprilGAN(Scorer):
         """Score a batch of 0..1 pixels (B, 3, S, S)."""
         assert self.text is not None
         assert self.projection is not None
-        prefix = self.prefix(pixels)
+        prefix = self.encode(pixels)
         score = self.class_score(prefix, self.text, self.projection)
         taps, maps = self.taps(prefix), pixels.new_zeros(pixels[:, 0].shape)
         if self.trained:
@@ -109,7 +108,7 @@ class AprilGAN(Scorer):
         if self.memory is not None:
             maps = (maps + self._distance_map(taps, self.memory)) / 2
             score = (score + maps.flatten(1).amax(dim=1)) / 2
-        return Output(score, maps, None, None, None)
+        return Output(score, maps)
 
     def _distance_map(self, taps: list[Tensor], memory: Tensor) -> Tensor:
         pairs = zip(taps, memory, strict=True)
@@ -144,12 +143,12 @@ def fit(model: AprilGAN, images: LabelledImages, job: Job) -> Fitted:
     model.trained.fill_(has_masks)
     if job.zero_shot:
         return Fitted({"loss": mean})
-    owner = _remember(model, images, store, COPIES if copied else 1)
-    return Fitted({"loss": mean}, scale_without_own_rows(model, images, owner))
+    model.owner = _remember(model, images, store, COPIES if copied else 1)
+    return Fitted({"loss": mean})
 
 
 def _train(
-    model: AprilGAN, images: LabelledImages, store: PrefixStore, features: Tensor, job: Job
+    model: AprilGAN, images: LabelledImages, store: FeatureStore, features: Tensor, job: Job
 ) -> float:
     options, device = job.options, model.device
     supervised = images.has_mask.nonzero().flatten()
@@ -173,7 +172,7 @@ def _train(
 
 
 @torch.no_grad()
-def _remember(model: AprilGAN, images: LabelledImages, store: PrefixStore, copies: int) -> Tensor:
+def _remember(model: AprilGAN, images: LabelledImages, store: FeatureStore, copies: int) -> Tensor:
     """Keep the untouched patches of normal images; returns which image each row comes from."""
     normals = images.positions(abnormal=False)
     taps = model.taps(store[[copies * i for i in normals]].to(model.device))

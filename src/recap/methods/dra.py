@@ -15,13 +15,13 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from recap.config import EncoderSettings, Section
-from recap.encoders.draws import seed_draws
+from recap.encoders.load import seed_draws
+from recap.methods.base import Output, Scorer
 from recap.methods.dra_backbone import RESNET_18, Backbone, load_backbone
 from recap.methods.dra_heads import Heads, abnormality, total_loss
 from recap.methods.dra_images import Sampler
 from recap.methods.fitting import Fitted, Job
 from recap.methods.images import LabelledImages
-from recap.methods.recap.scorer import Output, Scorer
 from recap.methods.training import train
 
 STATEMENT = (
@@ -109,7 +109,7 @@ class DRA(Scorer):
             for scale, (f, r) in enumerate(zip(features, references, strict=True))
         ]
         score = abnormality(self.scores(features, references))
-        return Output(score, torch.stack(maps).mean(dim=0), None, None, None)
+        return Output(score, torch.stack(maps).mean(dim=0))
 
 
 def build(encoder: Backbone, options: Options) -> DRA:

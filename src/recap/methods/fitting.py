@@ -1,4 +1,4 @@
-"""Fitting any method on equal terms: same images, same supports, same encoder, one bundle.
+"""What a method is given to fit a model, and what it gives back.
 
 The module of a method holds
 
@@ -11,62 +11,66 @@ The module of a method holds
 A method with a backbone of its own also has `load_encoder(settings, seed)`.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypedDict, Unpack
+from typing import Any
 
+import numpy as np
 import torch
+from torch import Tensor
 
-from recap.config import EncoderSettings, PeerSettings
-from recap.data.benchmark import Domain
-from recap.encoders.draws import seed_draws
-from recap.encoders.load import load_encoder
-from recap.encoders.text import need_text_tower
-from recap.encoders.vit import Encoder
-from recap.errors import InputError, SettingsError
-from recap.methods.images import LabelledImages, source_images, support_images
-from recap.methods.map_scale import scale_of_images
-from recap.methods.recap.scorer import Scorer
-from recap.methods.registry import Peer, find_peer
-from recap.progress import Progress, silent
-from recap.scoring.bundle import Mode
-from recap.scoring.detector import Detector
-from recap.training.assemble import assemble, fingerprint
-from recap.training.checkpoint import Checkpoint, open_checkpoint
-from recap.training.devices import choose_device, process_count
-from recap.training.prefix_store import PrefixStore
-from recap.training.support import SupportImage
-from recap.training.zeroshot import source_records, source_samples
+from recap.data.support import spread_over
+from recap.methods.base import Output, Scorer
+from recap.methods.checkpoint import Checkpoint, open_checkpoint
+from recap.methods.features import Encodes, FeatureStore
+from recap.methods.images import LabelledImages
+from recap.progress import Progress
 
 CACHE_BYTES = 8e9
+MOST_IMAGES = 16
+"""Normal images that a map's scale is told from; that many say enough about a percentile."""
 
 
 @dataclass(frozen=True)
 class Job:
     """One fit: what it is told, and where it tells how far it is."""
 
-    settings: PeerSettings
-    options: Any
-    """The method's Options."""
+    settings: Any
+    """Those of the method; its own are `options`."""
     zero_shot: bool
     progress: Progress
-    checkpoint: Checkpoint | None
-    """For methods that are trained by gradients; saves and restores whatever requires them."""
+    fingerprint: str
+    """Identifies the fit, so that another one's unfinished work is not taken for its own."""
     work_dir: Path | None
 
-    def encoded(self, model: Any, images: LabelledImages) -> PrefixStore:
-        """`model.prefix(pixels)` of all images; indexed by lists of positions.
+    @property
+    def options(self) -> Any:
+        """The method's Options."""
+        return self.settings.options
 
-        Computed once, unless there is more of it than CACHE_BYTES.
+    def checkpoint(self, part: str = "") -> Checkpoint | None:
+        """Where training state is kept, if anywhere; a fit in several parts names each."""
+        return open_checkpoint(self.work_dir and self.work_dir / part, self.fingerprint)
+
+    def encoded(
+        self,
+        model: Encodes,
+        images: LabelledImages,
+        limit_bytes: float = CACHE_BYTES,
+        remedy: str = "or choose another disk: unfinished work lies where --out is",
+    ) -> FeatureStore:
+        """`model.encode(pixels)` of all images; indexed by lists of positions.
+
+        Computed once, unless there is more of it than the limit.
         """
-        store = PrefixStore(
+        store = FeatureStore(
             model,
             images.pixels,
             len(images),
-            limit_bytes=CACHE_BYTES,
+            limit_bytes=limit_bytes,
             folder=self.work_dir,
-            remedy="Free some space, or choose another disk: unfinished work lies where --out is.",
+            remedy=f"Free some space, {remedy}.",
         )
         store.fill(self.progress)
         return store
@@ -74,115 +78,43 @@ class Job:
 
 @dataclass(frozen=True)
 class Fitted:
-    """What fitting has to tell beside the model."""
+    """Final losses, the scale of maps, and what was found out for a first calibration."""
 
     losses: dict[str, float] = field(default_factory=dict)
     map_scale: tuple[float, float] | None = None
     """Map values drawn from nothing to full strength; None: from the maps of the normal images."""
+    statement: str = ""
+    """Of what the detector consists, where the method's own sentence does not say it."""
+    left_out: tuple[Output, ...] = ()
+    """Normal support images, each judged by `model.without(image)`; for a first calibration."""
+    descriptors: Tensor | None = None
+    """(n, D) of all support images: the domain that is known with that calibration."""
 
 
-class Where(TypedDict, total=False):
-    """Where a method is fitted, and who hears of it; the same for every way of fitting."""
+def scale_of(maps: Iterable[Tensor]) -> tuple[float, float]:
+    """Map values drawn from nothing to full strength, from maps (1, S, S) of normal images.
 
-    work_dir: Path | None
-    device: str
-    progress: Progress
-    encoder: Any
-
-
-def fit_few_shot(
-    support: Sequence[SupportImage],
-    settings: PeerSettings,
-    *,
-    domain: str = "",
-    **where: Unpack[Where],
-) -> Detector:
-    """Fit on the target's own images; `domain` names what they show, for methods with text."""
-    peer = find_peer(settings.method)
-    ordered = sorted(support, key=lambda item: item.abnormal)  # normals first, else as given
-    if all(item.abnormal for item in ordered):
-        raise InputError("There are no normal images. Every method needs at least 1.")
-    if peer.needs_abnormal and not any(item.abnormal for item in ordered):
-        raise InputError(f"{peer.title} needs abnormal images too. Give some with --abnormal.")
-    records: list[dict[str, Any]] = [dict(item.record) for item in ordered]
-    mode: Mode = "few-shot" if any(item.abnormal for item in ordered) else "normal-only"
-
-    def images(size_px: int) -> LabelledImages:
-        return support_images(ordered, size_px, domain)
-
-    return _fit(peer, settings, mode, records, images, domain, **where)
+    From the 90th percentile of normal pixels to where the most abnormal of them would be if it
+    were as far above again.
+    """
+    low, high = np.quantile(torch.cat(list(maps)).cpu().numpy(), (0.90, 1.0))
+    return float(low), float(high + max(high - low, 1e-3))
 
 
-def fit_zero_shot(
-    sources: Sequence[Domain], settings: PeerSettings, *, domain: str = "", **where: Unpack[Where]
-) -> Detector:
-    """Fit on the pools of other domains; `domain` names the one that will be scored."""
-    peer = find_peer(settings.method)
-    if peer.zero_shot == "no":
-        raise InputError(f"{peer.title} has no zero-shot form: it needs images of the target.")
-    samples = source_samples(sources, "pool")
-    records: list[dict[str, Any]] = [dict(record) for record in source_records(samples)]
+@torch.no_grad()
+def scale_of_images(model: Scorer, images: LabelledImages) -> tuple[float, float]:
+    """The scale of a model's maps, from its normal images.
 
-    def images(size_px: int) -> LabelledImages:
-        return source_images(samples, size_px, settings.reading)
-
-    return _fit(peer, settings, "zero-shot", records, images, domain, **where)
-
-
-def _fit(
-    peer: Peer,
-    settings: PeerSettings,
-    mode: Mode,
-    records: list[dict[str, Any]],
-    images_at: Callable[[int], LabelledImages],
-    target: str,
-    *,
-    work_dir: Path | None = None,
-    device: str = "auto",
-    progress: Progress = silent,
-    encoder: Any = None,
-) -> Detector:
-    module = peer.module
-    if process_count() > 1:
-        raise SettingsError(
-            f"{peer.title} is fitted by one process: `accelerate launch` shares out fits of "
-            "recap's own methods alone. Run `recap fit` without it."
-        )
-    settings = _with_name(peer, settings, mode, target)
-    options, chosen = module.Options(**settings.options), choose_device(device)
-    # Before the seed is set: loading may draw numbers for parts that are then thrown away.
-    encoder = encoder or encoder_of(peer, settings.encoder, settings.seed)
-    with torch.random.fork_rng(devices=[chosen] if chosen.type == "cuda" else []):
-        seed_draws(settings.seed, chosen)
-        model: Scorer = module.build(encoder, options).to(chosen)
-        mark = fingerprint(mode, settings, encoder, records)
-        checkpoint = open_checkpoint(work_dir, mark)
-        images = images_at(encoder.input_px)
-        job = Job(settings, options, mode == "zero-shot", progress, checkpoint, work_dir)
-        fitted: Fitted = module.fit(model, images, job)
-    model.eval()
-    scale = fitted.map_scale or scale_of_images(model, images)
-    statement = module.STATEMENT
-    if peer.extends(job.zero_shot):
-        shots = "Zero-shot" if job.zero_shot else "Few-shot"
-        statement += f" {shots} fitting of this kind is an extension of what was published."
-    return assemble(model, mode, settings, records, fitted.losses, scale, statement)
-
-
-def _with_name(peer: Peer, settings: PeerSettings, mode: Mode, target: str) -> PeerSettings:
-    """What the text calls the images decides numbers, so it is a setting, whoever gave it."""
-    said = peer.uses_text and (mode != "zero-shot" or peer.names_target)
-    named = getattr(peer.module.Options(**settings.options), "domain", None)
-    if not said or not target or named != "":
-        return settings
-    return settings.model_copy(update={"options": {**settings.options, "domain": target}})
-
-
-def encoder_of(peer: Peer, settings: EncoderSettings, seed: int) -> Any:
-    """The encoder that a method runs on: one of ours, or its own backbone."""
-    if peer.uses_text:
-        need_text_tower(settings.name)  # before anyone is told to download what would not do
-    own: Callable[[EncoderSettings, int], Encoder] = getattr(
-        peer.module, "load_encoder", load_encoder
-    )
-    return own(settings, seed)
+    An image that is in a memory is at distance nought from itself, so each is judged without its
+    own part in it, copies included. Of a single image nothing would be left: it is shown turned or
+    mirrored, in a way that no remembered copy is.
+    """
+    normal = images.positions(abnormal=False)
+    maps = []
+    for number in spread_over(len(normal), MOST_IMAGES):
+        pixels = images.stack([normal[number]]).to(model.device)
+        other = model.without(number)
+        if other is None:
+            other, pixels = model, pixels.flip(*model.mirrored)
+        maps.append(other(pixels).map)
+    return scale_of(maps)

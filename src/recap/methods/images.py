@@ -1,15 +1,22 @@
 """Labelled images that a method is fitted on: a support set, or the pools of other domains."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from recap.config import ReadingSettings
 from recap.data.augment import COPIES, augment
-from recap.training.support import SupportImage, stack_support, supervised_maps
-from recap.training.zeroshot import source_masks, square_pixels
+from recap.data.benchmark import Domain
+from recap.data.support import SupportImage, stack_support, supervised_maps
+from recap.data.supports import support_hashes
+from recap.errors import InputError
+from recap.io import read_image
+from recap.io.raster import read_mask_of
+from recap.io.resize import SquareResize
+from recap.io.window import parse_window
 from recap.types import Sample
 
 
@@ -26,6 +33,7 @@ class LabelledImages:
     domain: Tensor  # (N,) long
     domains: tuple[str, ...]
     """Names by `domain`; for a support set of a user's own images, the empty string."""
+    copy: Tensor  # (N,) long: which copy of its image; 0 is the image itself
 
     def __len__(self) -> int:
         return len(self.abnormal)
@@ -40,22 +48,20 @@ class LabelledImages:
 
     def only_normal(self) -> "LabelledImages":
         """The normal images, for methods that learn from nothing else."""
-        return self._some(self.positions(abnormal=False))
+        return self.some(self.positions(abnormal=False))
 
     def only_supervised(self) -> "LabelledImages":
         """The images whose maps are supervised, for methods that learn from nothing else."""
-        return self._some(self.has_mask.nonzero().flatten().tolist())
+        return self.some(self.has_mask.nonzero().flatten().tolist())
 
-    def _some(self, chosen: list[int]) -> "LabelledImages":
-        return LabelledImages(
-            lambda index: self.pixels(chosen[index]),
-            self.abnormal[chosen],
-            self.masks[chosen],
-            self.has_mask[chosen],
-            self.origin[chosen],
-            self.domain[chosen],
-            self.domains,
-        )
+    def some(self, chosen: Sequence[int], device: torch.device | None = None) -> "LabelledImages":
+        """Some of the images, in that order; what is known of them, on a device."""
+        numbers = list(chosen)
+        known = ("abnormal", "masks", "has_mask", "origin", "domain", "copy")
+        tensors = {name: getattr(self, name)[numbers] for name in known}
+        if device is not None:
+            tensors = {name: tensor.to(device) for name, tensor in tensors.items()}
+        return replace(self, pixels=lambda index: self.pixels(numbers[index]), **tensors)
 
     def with_copies(self) -> "LabelledImages":
         """The benchmark's eleven fixed copies of every image, those of one image together."""
@@ -65,14 +71,15 @@ class LabelledImages:
     def repeated(self, pixels: Tensor, masks: Tensor, copies: int) -> "LabelledImages":
         """The same images as `copies` copies each, given in order: all of image 0 first."""
         index = torch.arange(len(self)).repeat_interleave(copies)
-        return LabelledImages(
-            pixels.__getitem__,
-            self.abnormal[index],
-            masks,
-            self.has_mask[index],
-            self.origin[index],
-            self.domain[index],
-            self.domains,
+        return replace(
+            self,
+            pixels=pixels.__getitem__,
+            abnormal=self.abnormal[index],
+            masks=masks,
+            has_mask=self.has_mask[index],
+            origin=self.origin[index],
+            domain=self.domain[index],
+            copy=torch.arange(copies).repeat(len(self)),
         )
 
 
@@ -88,6 +95,7 @@ def support_images(support: Sequence[SupportImage], size_px: int, name: str) -> 
         count,
         torch.zeros_like(count),
         (name,),
+        torch.zeros_like(count),
     )
 
 
@@ -96,11 +104,76 @@ def source_images(
 ) -> LabelledImages:
     """Source domains, read from their files whenever they are used."""
     names = sorted({sample.domain for sample in samples})
+    count = torch.arange(len(samples))
     return LabelledImages(
         lambda index: square_pixels(samples[index], size_px, reading),
         torch.tensor([sample.abnormal for sample in samples]),
+        # Before the encoder runs: a mask that cannot be read is told at once.
         *source_masks(samples, size_px, reading),
-        torch.arange(len(samples)),
+        count,
         torch.tensor([names.index(sample.domain) for sample in samples]),
         tuple(names),
+        torch.zeros_like(count),
     )
+
+
+def leave_one_out(domains: Sequence[Domain], target: str) -> list[Domain]:
+    """The sources for a held-out target: all other domains."""
+    names = [domain.name for domain in domains]
+    if target not in names:
+        raise InputError(f"There is no domain '{target}'. Found: {', '.join(names) or 'none'}.")
+    sources = [domain for domain in domains if domain.name != target]
+    if not sources:
+        raise InputError(f"'{target}' is the only domain. Zero-shot needs at least one other.")
+    return sources
+
+
+def source_samples(sources: Sequence[Domain], split: str) -> list[Sample]:
+    """All labelled images of the sources; both classes must be there."""
+    samples = [s for d in sources for s in (d.pool() if split == "pool" else d.test())]
+    for abnormal, word in ((False, "normal"), (True, "abnormal")):
+        if not any(sample.abnormal == abnormal for sample in samples):
+            raise InputError(f"The source domains have no {word} images.")
+    return samples
+
+
+def source_records(samples: Sequence[Sample]) -> list[dict[str, str | None]]:
+    """What the bundle keeps of each source image: its domain too."""
+    records = support_hashes(samples)
+    return [{**r, "domain": s.domain} for r, s in zip(records, samples, strict=True)]
+
+
+def source_masks(
+    samples: Sequence[Sample], size_px: int, reading: ReadingSettings
+) -> tuple[Tensor, Tensor]:
+    """Masks at the encoder's input size (N, S, S), and whose maps they supervise (N,).
+
+    That is abnormal images with a mask that marks something, and the normal ones of their domains.
+    An abnormal image without one is no image without a lesion: its map is left alone.
+    """
+    parse_window(reading.window)  # pictures have no need of it, but what is scored later may
+    masks = torch.stack([square_mask(sample, size_px, reading) for sample in samples])
+    marked = masks.flatten(1).any(dim=1)
+    if not marked.any() and any(sample.mask for sample in samples):
+        raise InputError("The masks of the source domains mark nothing. Look at one of them.")
+    domains = {
+        sample.domain for sample, there in zip(samples, marked.tolist(), strict=True) if there
+    }
+    healthy = [not sample.abnormal and sample.domain in domains for sample in samples]
+    return masks, marked | torch.tensor(healthy)
+
+
+def square_pixels(sample: Sample, size_px: int, reading: ReadingSettings) -> Tensor:
+    """A sample's pixels at the encoder's input size: (3, S, S) in 0..1."""
+    image = read_image(sample.path, reading)
+    square = SquareResize(image.size_hw, size_px).apply(image.pixels)
+    return torch.from_numpy(square).permute(2, 0, 1)
+
+
+def square_mask(sample: Sample, size_px: int, reading: ReadingSettings) -> Tensor:
+    """A sample's mask at the encoder's input size, empty where it has none: (S, S) bool."""
+    if sample.mask is None:
+        return torch.zeros(size_px, size_px, dtype=torch.bool)
+    mask = read_mask_of(read_image(sample.path, reading), sample.mask)
+    square = SquareResize((mask.shape[0], mask.shape[1]), size_px).apply_mask(mask)
+    return torch.from_numpy(np.ascontiguousarray(square))

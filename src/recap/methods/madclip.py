@@ -15,6 +15,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from recap.config import Section
+from recap.methods.base import Output, Scorer
 from recap.methods.fitting import Fitted, Job
 from recap.methods.images import LabelledImages
 from recap.methods.learned_prompts import Place, prompts_for, text_channels, train_with_prompts
@@ -23,7 +24,6 @@ from recap.methods.prompts import subject_of
 from recap.methods.recap.adapters import SLOPE
 from recap.methods.recap.losses import segmentation_loss
 from recap.methods.recap.maps import upsample
-from recap.methods.recap.scorer import Output, Scorer
 
 NORMAL = (
     "{}",
@@ -108,7 +108,7 @@ class MadCLIP(Scorer):
         self.register_buffer("seg_trained", torch.tensor(False))
         self.register_buffer("score_is_maximum", torch.tensor(False))
 
-    def prefix(self, pixels: Tensor) -> Tensor:
+    def encode(self, pixels: Tensor) -> Tensor:
         """Patch tokens of the tapped layers: (B, L, R, width)."""
         return self.encoder.taps(pixels)
 
@@ -135,11 +135,11 @@ class MadCLIP(Scorer):
     def forward(self, pixels: Tensor) -> Output:
         """Score a batch of 0..1 pixels (B, 3, S, S)."""
         assert self.text is not None
-        det, seg = self.logits(self.prefix(pixels), self.text).unbind(2)
+        det, seg = self.logits(self.encode(pixels), self.text).unbind(2)
         maps = self.layer_maps(seg if self.seg_trained else det).mean(1)
         patches = (det[..., 1] - det[..., 0]).sigmoid()  # (B, L, R)
         score = maps.flatten(1).amax(1) if self.score_is_maximum else patches.mean((1, 2))
-        return Output(score, maps, None, None, None)
+        return Output(score, maps)
 
 
 def build(encoder: Any, options: Options) -> MadCLIP:

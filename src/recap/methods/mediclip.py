@@ -10,12 +10,12 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from recap.config import Section
+from recap.methods.base import Output, Scorer
 from recap.methods.fitting import Fitted, Job
 from recap.methods.images import LabelledImages
 from recap.methods.learned_prompts import Place, prompts_for, text_channels, train_with_prompts
 from recap.methods.recap.losses import segmentation_loss
 from recap.methods.recap.maps import upsample
-from recap.methods.recap.scorer import Output, Scorer
 from recap.methods.synthetic import draw_variant, variant_bank
 
 LAYERS = 3
@@ -88,7 +88,7 @@ class MediCLIP(Scorer):
         )
         self.register_buffer("text", None)
 
-    def prefix(self, pixels: Tensor) -> Tensor:
+    def encode(self, pixels: Tensor) -> Tensor:
         """Patch tokens of the layers used: (B, L, R, width)."""
         return self.encoder.taps(pixels)[:, -LAYERS:]
 
@@ -107,8 +107,8 @@ class MediCLIP(Scorer):
     def forward(self, pixels: Tensor) -> Output:
         """Score a batch of 0..1 pixels (B, 3, S, S): the highest value of the map."""
         assert self.text is not None
-        maps = self.maps(self.prefix(pixels), self.text)
-        return Output(maps.flatten(1).amax(1), maps, None, None, None)
+        maps = self.maps(self.encode(pixels), self.text)
+        return Output(maps.flatten(1).amax(1), maps)
 
 
 Batch = Callable[[list[int]], tuple[Tensor, Tensor]]
@@ -151,6 +151,8 @@ def _fresh(model: MediCLIP, images: LabelledImages, job: Job) -> tuple[Batch, in
         pairs = [draw_variant(images, normal[index], generator) for index in indices]
         pixels, masks = (torch.stack(part) for part in zip(*pairs, strict=True))
         # Never seen again, so never kept: not `taps`.
-        return model.encoder.compute_taps(pixels.to(model.device))[:, -LAYERS:], masks
+        layers = model.encoder.layers[-LAYERS:]
+        tokens = model.encoder.compute(pixels.to(model.device), layers)
+        return model.encoder.patches(tokens).contiguous(), masks
 
     return batch, len(normal)

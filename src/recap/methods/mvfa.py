@@ -17,20 +17,18 @@ from torch.nn.utils import clip_grad_norm_
 
 from recap.config import Section
 from recap.encoders.vit import Encoder
+from recap.methods.base import Output, Scorer, mix
+from recap.methods.features import FeatureStore
 from recap.methods.fitting import Fitted, Job
 from recap.methods.images import LabelledImages
 from recap.methods.learned_prompts import text_channels
-from recap.methods.map_scale import scale_without_own_rows
 from recap.methods.prompts import anchors_of, features_of, tower_for
 from recap.methods.recap.adapters import Adapter, write_back
-from recap.methods.recap.fusion import fuse_branches
-from recap.methods.recap.logits import class_logits, margin, probability
 from recap.methods.recap.losses import segmentation_loss
 from recap.methods.recap.maps import upsample
 from recap.methods.recap.memory import build_memory, nearest_distance, normalised_distance
-from recap.methods.recap.scorer import BranchOutput, Output, Scorer
+from recap.methods.recap.prototypes import class_logits, margin, probability
 from recap.methods.training import train
-from recap.training.prefix_store import PrefixStore
 
 STATEMENT = (
     "MVFA: adapters written back into a frozen CLIP encoder, compared with text directions and, "
@@ -93,7 +91,7 @@ class MVFA(Scorer):
         self.register_buffer("score_is_maximum", torch.tensor(False))
 
     @torch.no_grad()
-    def prefix(self, pixels: Tensor) -> Tensor:
+    def encode(self, pixels: Tensor) -> Tensor:
         """All tokens at the first tapped layer, which no adapter has touched: (B, T, width)."""
         return self.encoder.run(self.encoder.embed(pixels), 0, self.encoder.layers[0])
 
@@ -128,31 +126,29 @@ class MVFA(Scorer):
     def forward(self, pixels: Tensor) -> Output:
         """Score a batch of 0..1 pixels (B, 3, S, S)."""
         assert self.text is not None
-        tokens = self.adapt(self.prefix(pixels))
+        tokens = self.adapt(self.encode(pixels))
         fused = self._text_branch(tokens, self.text.expand(pixels.shape[0], -1, -1))
         if self.memory is not None:
             memory, weight = self._memory_branch(tokens, self.memory), self.options.memory_weight
-            fused = BranchOutput(
-                fuse_branches(fused.score, memory.score, weight),
-                fuse_branches(fused.map, memory.map, weight),
-            )
+            score, maps = mix(fused.score, memory.score, weight), mix(fused.map, memory.map, weight)
+            fused = Output(score, maps)
         score = fused.map.flatten(1).amax(dim=1) if self.score_is_maximum else fused.score
-        return Output(score, fused.map, None, None, None)
+        return Output(score, fused.map)
 
-    def _text_branch(self, tokens: Tokens, anchors: Tensor) -> BranchOutput:
+    def _text_branch(self, tokens: Tokens, anchors: Tensor) -> Output:
         """Means over layers, where the published sums are scaled by the test set."""
         det = self.margins(tokens, anchors, DET)
         seg = self.margins(tokens, anchors, SEG) if self.has_masks else det
         maps = probability(self.to_pixels(seg)).mean(dim=0)
-        return BranchOutput(probability(det).mean(dim=(0, 2)), maps)
+        return Output(probability(det).mean(dim=(0, 2)), maps)
 
-    def _memory_branch(self, tokens: Tokens, memory: Tensor) -> BranchOutput:
+    def _memory_branch(self, tokens: Tokens, memory: Tensor) -> Output:
         """The same with d / 2: the score is the mean of the map that detection draws."""
         det = self.to_pixels(self._distances(tokens, memory, DET)).mean(dim=0)
         seg = det
         if self.has_masks:
             seg = self.to_pixels(self._distances(tokens, memory, SEG)).mean(dim=0)
-        return BranchOutput(det.mean(dim=(1, 2)), seg)
+        return Output(det.mean(dim=(1, 2)), seg)
 
     def _distances(self, tokens: Tokens, memory: Tensor, branch: int) -> Tensor:
         layers = zip(tokens, memory[:, branch], strict=True)
@@ -214,12 +210,12 @@ def fit(model: MVFA, images: LabelledImages, job: Job) -> Fitted:
     model.score_is_maximum.fill_(has_masks and not job.zero_shot)
     if job.zero_shot or model.options.memory_weight == 0:
         return Fitted({"loss": mean})
-    owner = _remember(model, given, store)
-    return Fitted({"loss": mean}, scale_without_own_rows(model, images, owner))
+    model.owner = _remember(model, given, store)
+    return Fitted({"loss": mean})
 
 
 def _train(
-    model: MVFA, images: LabelledImages, store: PrefixStore, features: Tensor, job: Job
+    model: MVFA, images: LabelledImages, store: FeatureStore, features: Tensor, job: Job
 ) -> float:
     options, device = model.options, model.device
     rate = options.learning_rate or (ZERO_SHOT_RATE if job.zero_shot else FEW_SHOT_RATE)
@@ -247,7 +243,7 @@ def _train(
 
 
 @torch.no_grad()
-def _remember(model: MVFA, images: LabelledImages, store: PrefixStore) -> Tensor:
+def _remember(model: MVFA, images: LabelledImages, store: FeatureStore) -> Tensor:
     """Keep the adapted tokens of normal images; returns which image each row comes from."""
     chosen = images.positions(abnormal=False)
     if not model.options.remember_copies:

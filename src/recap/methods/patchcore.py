@@ -13,12 +13,11 @@ from torch import Tensor
 
 from recap.config import Section
 from recap.encoders.vit import Encoder, quarter_layers
+from recap.methods.base import Output, Scorer
 from recap.methods.fitting import Fitted, Job
 from recap.methods.images import LabelledImages
 from recap.methods.layer_tokens import checked_layers, layer_tokens
-from recap.methods.map_scale import held_out_scale
 from recap.methods.patchcore_memory import coreset_rows, density_weight, nearest_rows
-from recap.methods.recap.scorer import Output, Scorer
 from recap.methods.smoothing import smooth_map
 
 STATEMENT = (
@@ -52,6 +51,9 @@ class Options(Section):
 class PatchCore(Scorer):
     """A coreset of normal patches, and distances to it."""
 
+    source = "memory"
+    mirrored = (-1,)
+
     memory: Tensor | None
 
     def __init__(self, encoder: Encoder, options: Options) -> None:
@@ -61,7 +63,7 @@ class PatchCore(Scorer):
         self.layers = checked_layers(given, encoder)
         self.register_buffer("memory", None)
 
-    def prefix(self, pixels: Tensor) -> Tensor:
+    def encode(self, pixels: Tensor) -> Tensor:
         """Locally averaged tokens of the layers, joined: (B, 3, S, S) -> (B, R, L * width)."""
         tokens = layer_tokens(self.encoder, pixels, self.layers)
         if self.options.tokens == "unit":
@@ -80,14 +82,14 @@ class PatchCore(Scorer):
     def forward(self, pixels: Tensor) -> Output:
         """The score is the largest distance of a patch, weighed by the memory around its match."""
         assert self.memory is not None, "fit comes first"
-        tokens = self.prefix(pixels)
+        tokens = self.encode(pixels)
         farness, found = self.distances(tokens, self.memory)
         worst = farness.argmax(dim=1, keepdim=True)  # (B, 1)
         own = worst.unsqueeze(-1).expand(-1, -1, tokens.shape[-1])
         token = tokens.gather(1, own).squeeze(1)
         score, match = farness.gather(1, worst).squeeze(1), found.gather(1, worst).squeeze(1)
         weight = density_weight(token, score, match, self.memory, self.options.neighbours)
-        return Output(score * weight, self.map_of(farness), None, None, None)
+        return Output(score * weight, self.map_of(farness))
 
 
 def build(encoder: Encoder, options: Options) -> PatchCore:
@@ -103,14 +105,8 @@ def fit(model: PatchCore, images: LabelledImages, job: Job) -> Fitted:
     rows, options = tokens.flatten(0, 1), model.options
     chosen = coreset_rows(rows, options.coreset, options.projection, job.settings.seed)
     model.memory = rows[chosen].clone()
-    scale = held_out_scale(
-        tokens,
-        lambda: model.prefix(normal.stack([0]).flip(-1).to(model.device)),
-        model.memory,
-        chosen // tokens.shape[1],
-        lambda queries, memory: model.map_of(model.distances(queries, memory)[0]),
-    )
-    return Fitted(map_scale=scale)
+    model.owner = chosen // tokens.shape[1]
+    return Fitted()
 
 
 def middle_layers(depth: int) -> tuple[int, ...]:

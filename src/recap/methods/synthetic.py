@@ -89,4 +89,5 @@ def variant_bank(images: LabelledImages, copies: int, seed: int) -> LabelledImag
         images.origin[index],
         images.domain[index],
         images.domains,
+        torch.arange(copies).repeat(len(normal)),
     )

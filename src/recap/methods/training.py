@@ -1,23 +1,126 @@
-"""One training loop for all methods that are trained by gradients; the last epoch is the model."""
+"""Training by gradients: where it runs, how it goes through its epochs, and one loop for methods.
+
+It says how far it is, can be stopped after any step, and the last epoch is the model.
+"""
 
 import math
+import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from recap.encoders.draws import seed_draws
+from recap.encoders.load import seed_draws
+from recap.errors import SettingsError, TrainingError
+from recap.methods.checkpoint import Checkpoint, Place, Terms
 from recap.methods.fitting import Job
-from recap.training.checkpoint import Terms
-from recap.training.epochs import in_batches, train_epochs
+from recap.methods.thread_choice import training_threads
+from recap.progress import Progress
 
+SAVE_EVERY_S = 30.0
 REMEDY = "Lower the learning rate"
 
+Plan = Callable[[int], list[list[int]]]
+"""An epoch, counted from 0 -> its batches: positions of images. All epochs have as many."""
+Gradients = Callable[[list[int], int], Terms]
+"""A batch and the number of its step since the start -> the loss and its terms, as gradients."""
 Loss = Callable[[list[int]], Tensor]
 """Positions of the images of a batch -> the loss to be minimised."""
 Schedule = Callable[[float, int], float]
 """The learning rate at the start, the epoch counted from 0 -> the learning rate of that epoch."""
+
+
+def choose_device(name: str = "auto") -> torch.device:
+    """`auto` is the first CUDA device where there is one, else the CPU."""
+    if name in ("auto", "cuda") and torch.cuda.is_available():
+        name = "cuda:0"
+    elif name == "auto":
+        name = "cpu"
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise SettingsError(f"Device '{name}' does not exist. Use auto, cpu or cuda.") from error
+    usable = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.mps.is_available()}
+    if not usable.get(device.type, False):
+        raise SettingsError(f"Device '{name}' cannot be used here. Use --device cpu.")
+    return device
+
+
+def autocast(device: torch.device) -> AbstractContextManager[Any]:
+    """bfloat16 on CUDA devices that have it; float32 elsewhere (bfloat16 is slow on most CPUs)."""
+    if device.type == "cuda" and torch.cuda.is_bf16_supported():
+        return torch.autocast("cuda", torch.bfloat16)
+    return nullcontext()
+
+
+def train_epochs(
+    model: nn.Module,
+    optimiser: Optimizer,
+    epochs: int,
+    plan: Plan,
+    gradients: Gradients,
+    *,
+    progress: Progress,
+    checkpoint: Checkpoint | None,
+    describe: Callable[[Terms], str],
+    remedy: str,
+) -> Terms:
+    """Train in place and return the mean loss terms of the last epoch.
+
+    Goes on from the checkpoint, if there is one. A step may depend on its number and on what is
+    saved alone; then a fit that was interrupted ends as one that was not. `remedy` is what to do
+    where numbers become infinite.
+    """
+    place = checkpoint.restore(model, optimiser) if checkpoint else Place()
+    first, saved = plan(0), time.monotonic()
+    steps = len(first)
+
+    def tell() -> None:
+        done = place.epoch * steps + place.step
+        progress("train", done, epochs * steps, describe(place.last))
+
+    def try_step() -> None:
+        with torch.random.fork_rng(devices=[]):
+            gradients(first[0], 0)
+        optimiser.zero_grad(set_to_none=True)
+
+    tell()
+    with training_threads(model, try_step, epochs * steps):
+        while steps and place.epoch < epochs:
+            epoch, batches = place.epoch, plan(place.epoch)
+            images = sum(map(len, batches))
+            for indices in batches[place.step :]:
+                terms = gradients(indices, epoch * steps + place.step)
+                if not math.isfinite(terms["loss"]):
+                    raise _infinite(f"The loss became {terms['loss']}", epoch, remedy)
+                optimiser.step()
+                optimiser.zero_grad(set_to_none=True)
+                place = place.after(terms, len(indices) / images, steps)
+                tell()
+                due = time.monotonic() - saved > SAVE_EVERY_S or place.epoch == epochs
+                if not due and place.step > 0:
+                    continue
+                if not all(bool(p.isfinite().all()) for p in model.parameters() if p.requires_grad):
+                    raise _infinite("A parameter became infinite", epoch, remedy)
+                if due and checkpoint:
+                    checkpoint.save(model, optimiser, place)
+                    saved = time.monotonic()
+    return place.last
+
+
+def in_batches(order: list[int], size: int) -> list[list[int]]:
+    """Cut the order of an epoch; the last batch may be smaller."""
+    return [order[start : start + size] for start in range(0, len(order), size)]
+
+
+def _infinite(what: str, epoch: int, remedy: str) -> TrainingError:
+    return TrainingError(
+        f"{what} in epoch {epoch + 1}; training stopped there. {remedy}, or look for damaged "
+        "support images."
+    )
 
 
 def train(
@@ -63,7 +166,7 @@ def train(
         plan,
         gradients,
         progress=job.progress,
-        checkpoint=job.checkpoint,
+        checkpoint=job.checkpoint(),
         describe=lambda terms: f"loss {terms['loss']:.3f}" if terms else "",
         remedy=REMEDY,
     )

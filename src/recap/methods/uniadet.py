@@ -13,15 +13,14 @@ from torch import Tensor, nn
 
 from recap.config import Section
 from recap.encoders.vit import Encoder
+from recap.methods.base import Output, Scorer
+from recap.methods.features import FeatureStore, encode_each
 from recap.methods.fitting import Fitted, Job
 from recap.methods.images import LabelledImages
-from recap.methods.map_scale import scale_without_own_rows
 from recap.methods.recap.losses import segmentation_loss
 from recap.methods.recap.maps import upsample
 from recap.methods.recap.memory import build_memory, nearest_distance
-from recap.methods.recap.scorer import Output, Scorer
 from recap.methods.training import train
-from recap.training.prefix_store import PrefixStore
 
 STATEMENT = (
     "UniADet: class weights per task and level, trained on labelled images; where those are of "
@@ -72,7 +71,7 @@ class UniADet(Scorer):
         self.register_buffer("memory", None)  # (L, M, C)
 
     @torch.no_grad()
-    def prefix(self, pixels: Tensor) -> Tensor:
+    def encode(self, pixels: Tensor) -> Tensor:
         """Unit tokens of every level: (B, L, 1 + R, C), the whole image's first."""
         encoder = self.encoder
         tokens = encoder.final_norm(encoder.hidden(pixels, self.levels))  # (B, L, T, C)
@@ -98,7 +97,7 @@ class UniADet(Scorer):
 
     def forward(self, pixels: Tensor) -> Output:
         """Score a batch of 0..1 pixels (B, 3, S, S)."""
-        tokens = self.prefix(pixels)
+        tokens = self.encode(pixels)
         image, patches = self.margins(tokens)
         maps = self.to_pixels(patches).sigmoid().mean(dim=1)
         if self.memory is not None:
@@ -106,7 +105,7 @@ class UniADet(Scorer):
             maps = (1 - share) * maps + share * self.to_pixels(self._distance(tokens, self.memory))
         share = self.options.map_weight
         score = (1 - share) * image.sigmoid().mean(dim=1) + share * maps.flatten(1).amax(dim=1)
-        return Output(score, maps, None, None, None)
+        return Output(score, maps)
 
     def loss(self, tokens: Tensor, abnormal: Tensor, masks: Tensor, has_mask: Tensor) -> Tensor:
         """Cross-entropy of images + focal and Dice of maps, every level by itself."""
@@ -143,20 +142,20 @@ def fit(model: UniADet, images: LabelledImages, job: Job) -> Fitted:
         model.weights.data[:, PIXEL] = 0
     if job.zero_shot or model.options.memory_weight == 0:
         return Fitted({"loss": mean})
-    owner = _remember(model, images)
-    return Fitted({"loss": mean}, scale_without_own_rows(model, images, owner))
+    model.owner = _remember(model, images)
+    return Fitted({"loss": mean})
 
 
 def _remember(model: UniADet, images: LabelledImages) -> Tensor:
     """Keep the tokens of the normal images; returns which image each row comes from."""
     normals = images.positions(abnormal=False)
-    pixels = [images.stack([index]).to(model.device) for index in normals]
-    tokens = torch.cat([model.prefix(image)[:, :, 1:] for image in pixels])  # (K, L, R, C)
+    encoded = encode_each(model, images.pixels, normals)
+    tokens = torch.cat([one[:, :, 1:] for one in encoded])  # (K, L, R, C)
     model.memory = torch.stack([build_memory(level) for level in tokens.unbind(dim=1)])
     return images.origin[normals].repeat_interleave(tokens.shape[2])
 
 
-def _train(model: UniADet, images: LabelledImages, tokens: PrefixStore, job: Job) -> float:
+def _train(model: UniADet, images: LabelledImages, tokens: FeatureStore, job: Job) -> float:
     options, device = model.options, model.device
     labels = (images.abnormal, images.masks, images.has_mask)
 

@@ -15,10 +15,10 @@ from torch import Tensor, nn
 
 from recap.config import Section
 from recap.encoders.vit import Encoder
+from recap.methods.base import Output, Scorer
 from recap.methods.fitting import Fitted, Job
 from recap.methods.images import LabelledImages
 from recap.methods.recap.losses import segmentation_loss
-from recap.methods.recap.scorer import Output, Scorer
 from recap.methods.smoothing import gaussian_smooth
 from recap.methods.training import cosine_to, train
 from recap.methods.visualad_attention import SpatialCrossAttention
@@ -72,7 +72,7 @@ class VisualAD(Scorer):
         )
         self.align = nn.ModuleList(alignment(width, options.dropout) for _ in range(levels))
 
-    def encode(self, pixels: Tensor) -> tuple[Tensor, list[Tensor]]:
+    def run(self, pixels: Tensor) -> tuple[Tensor, list[Tensor]]:
         """The two tokens after the last block (B, 2, C), and each layer's patches (B, R, C)."""
         encoder = self.encoder
         own = encoder.as_class_tokens(self.tokens).expand(pixels.shape[0], -1, -1)
@@ -105,15 +105,15 @@ class VisualAD(Scorer):
 
     def forward(self, pixels: Tensor) -> Output:
         """Score a batch of 0..1 pixels (B, 3, S, S)."""
-        differences, _ = self.compare(*self.encode(pixels))
+        differences, _ = self.compare(*self.run(pixels))
         # Interpolation is linear: the layers may as well be summed before.
         total = self.stretch(differences.sum(dim=1, keepdim=True))[:, 0]
         maps = gaussian_smooth(total, self.options.smoothing_px)
-        return Output(self.pool(maps), maps, None, None, None)
+        return Output(self.pool(maps), maps)
 
     def loss(self, pixels: Tensor, abnormal: Tensor, masks: Tensor, has_mask: Tensor) -> Tensor:
         """Image loss + token separation + focal and Dice of every layer, the mean over images."""
-        differences, anchors = self.compare(*self.encode(pixels))
+        differences, anchors = self.compare(*self.run(pixels))
         maps = self.stretch(differences)  # (B, L, S, S)
         score = self.pool(maps.sum(dim=1))
         image = F.binary_cross_entropy_with_logits(score, abnormal.float())

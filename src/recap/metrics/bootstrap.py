@@ -11,12 +11,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from recap.errors import InputError, SettingsError
+from recap.errors import InputError, SettingsError, counted
 from recap.metrics.curve import DoubleArray, IntArray, first_of_each
 from recap.metrics.functional import auroc, average_precision, f1_max
 from recap.metrics.inputs import both_classes
 from recap.types import BoolArray
-from recap.words import counted
 
 Metric = Callable[[Any, Any], float]
 Groups = Sequence[object] | NDArray[Any]

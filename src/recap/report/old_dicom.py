@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from recap.atomic import in_words
+from recap._files import error_message
 from recap.errors import InputError
 from recap.scoring.rows import Row
 
@@ -50,4 +50,4 @@ def _in_words() -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise InputError(in_words(error)) from error
+        raise InputError(error_message(error)) from error

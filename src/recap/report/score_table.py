@@ -10,9 +10,9 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from recap.atomic import replacing
+from recap._files import replacing
 from recap.data.text_names import as_text
-from recap.extras import require
+from recap.errors import require
 from recap.scoring.rows import Row
 
 PARQUET = "scores.parquet"

@@ -1,48 +1,59 @@
-"""Exporting a detector: its graph, written into the bundle once it agrees with torch."""
+"""Exporting a detector: its graph, written into the bundle once it agrees with torch.
+
+ONNX comes from the traced graph, and OpenVINO from ONNX; in int8 weights and activations of the
+encoder have eight bits, their ranges taken from calibration images.
+"""
 
 import contextlib
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from recap.atomic import write_atomic
-from recap.errors import BundleError, InputError
-from recap.extras import require
-from recap.runtime.check import (
-    ALLOWED,
-    check_pixels,
-    decision_differences,
-    largest_differences,
+from recap._files import scratch_folder, write_atomic
+from recap.data.cases import Found, find_cases
+from recap.errors import BundleError, InputError, counted, require
+from recap.progress import Progress, silent
+from recap.runtime.engines import (
+    ONNX_FILE,
+    OPENVINO_FILE,
+    OnnxRuntime,
+    OpenvinoRuntime,
+    TorchRuntime,
+    open_graph,
+    runtime_versions,
 )
-from recap.runtime.convert import read_into_openvino, save_openvino, write_onnx
-from recap.runtime.cores import Cores
-from recap.runtime.decisions import Decisions, decisions_of
-from recap.runtime.graph import output_names, trace
-from recap.runtime.machine import runtime_versions
-from recap.runtime.onnx import GRAPH, OnnxRuntime
-from recap.runtime.openvino import OpenvinoRuntime
-from recap.runtime.quantise import calibration_pixels, quantise
+from recap.runtime.graph import INPUT, Decisions, decisions_of, output_names, quiet, trace
 from recap.runtime.record import (
+    ALLOWED,
     RECORD,
     ExportRecord,
     Target,
-    checked_record,
+    check_pixels,
+    decision_differences,
     file_digests,
+    largest_differences,
+    read_graph,
+    record_for,
     source_digest,
 )
-from recap.runtime.torch import TorchRuntime
 from recap.scoring.arrays import Arrays, join, named_arrays
+from recap.scoring.bundle_folder import Bundle
 from recap.scoring.detector import Detector
 from recap.types import FloatArray
 
-Progress = Callable[[str], None]
 _PACKAGES = (
     *("recap-ad", "torch", "transformers", "onnx", "onnxscript"),
     *("onnxruntime", "openvino", "nncf"),
 )
+MOST_IMAGES = 128
+_FEWEST = 4
+_SCOPES = "pkg.torch.onnx.name_scopes"
+EXTERNAL_BYTES = 1_900_000_000
+"""Weights beyond this go to a file of their own: one ONNX file holds at most 2 GB."""
 _NEEDED: dict[Target, tuple[str, ...]] = {
     "onnx": ("onnx", "onnxscript", "onnxruntime"),
     "openvino": ("onnx", "onnxscript", "openvino"),
@@ -51,12 +62,12 @@ _NEEDED: dict[Target, tuple[str, ...]] = {
 
 def export_bundle(
     detector: Detector,
-    bundle: Path,
+    folder: str | Path,
     to: Target,
     calibration: Path | None = None,
-    progress: Progress = lambda step: None,
+    progress: Progress = silent,
 ) -> ExportRecord:
-    """Write the graph of a detector into its bundle and return its record.
+    """Write the graph of a detector into its bundle, a folder, and return its record.
 
     With calibration images (a folder) the graph computes in int8. A float graph that differs from
     torch by more than `ALLOWED` on the built-in images is refused and not kept.
@@ -67,19 +78,19 @@ def export_bundle(
     _require_packages(to, kind)
     images = None if calibration is None else calibration_pixels(detector, calibration)
     decisions = decisions_of(detector)
-    with tempfile.TemporaryDirectory(dir=bundle, prefix=".exporting-") as scratch:
+    bundle = Bundle(folder)
+    with tempfile.TemporaryDirectory(dir=folder, prefix=".exporting-") as scratch:
         graph = _onnx_graph(detector, decisions, bundle, Path(scratch), to, progress)
         fresh = graph.folder
         if to == "openvino":
-            progress(f"Converting it for {kind}")
+            progress("export", 0, 0, f"Converting it for {kind}")
             fresh = _convert(graph, Path(scratch) / kind, images)
-        record = _record(detector, decisions, kind, graph, fresh)
-        progress("Comparing it with torch")
-        record = _checked(detector, decisions, open_graph(fresh, record), record, images)
+        made = Bundle(scratch)
+        record = _record(detector, decisions, kind, graph, file_digests(made, kind))
+        progress("export", 0, 0, "Comparing it with torch")
+        record = _checked(detector, decisions, open_graph(made, kind, record), record, images)
         write_atomic(fresh / RECORD, record.model_dump_json(indent=2) + "\n")
-        if (bundle / kind).exists():
-            (bundle / kind).rename(Path(scratch) / "old")
-        fresh.rename(bundle / kind)
+        bundle.put_folder(fresh, kind, Path(scratch) / "old")
     return record
 
 
@@ -98,23 +109,25 @@ class _OnnxGraph(NamedTuple):
 def _onnx_graph(
     detector: Detector,
     decisions: Decisions | None,
-    bundle: Path,
+    bundle: Bundle,
     scratch: Path,
     to: Target,
     progress: Progress,
 ) -> _OnnxGraph:
     """The ONNX graph, from which OpenVINO's is made; one that the bundle has serves for that."""
-    if to != "onnx" and (bundle / "onnx").is_dir():
-        with contextlib.suppress(BundleError):  # of another detector, or damaged: made anew
-            known = checked_record(bundle, "onnx", detector.model)
-            if known.opset is not None and known.calibration == _digest(decisions):
-                return _OnnxGraph(bundle / "onnx", known.outputs, known.opset)
     folder = scratch / "onnx"
     folder.mkdir()
-    progress("Tracing the detector")
+    if to != "onnx" and bundle.has("onnx"):
+        with contextlib.suppress(BundleError):  # of another detector, or damaged: made anew
+            known = record_for(bundle, "onnx", detector.model)
+            if known.opset is not None and known.calibration == _digest(decisions):
+                for name, content in read_graph(bundle, "onnx", known).items():
+                    write_atomic(folder / name, content)
+                return _OnnxGraph(folder, known.outputs, known.opset)
+    progress("export", 0, 0, "Tracing the detector")
     names = output_names(detector.model, decisions)
     program = trace(detector.model, decisions)
-    progress("Writing the graph as ONNX")
+    progress("export", 0, 0, "Writing the graph as ONNX")
     return _OnnxGraph(folder, names, write_onnx(program, names, folder))
 
 
@@ -123,13 +136,17 @@ def _convert(graph: _OnnxGraph, folder: Path, images: FloatArray | None) -> Path
     folder.mkdir()
     model = read_into_openvino(graph.folder)
     if images is not None:
-        model = quantise(model, graph.folder / GRAPH, images)
+        model = quantise(model, graph.folder / ONNX_FILE, images)
     save_openvino(model, graph.names, folder)
     return folder
 
 
 def _record(
-    detector: Detector, decisions: Decisions | None, kind: str, graph: _OnnxGraph, folder: Path
+    detector: Detector,
+    decisions: Decisions | None,
+    kind: str,
+    graph: _OnnxGraph,
+    files: dict[str, str],
 ) -> ExportRecord:
     return ExportRecord(
         runtime=kind,
@@ -139,7 +156,7 @@ def _record(
         input_px=detector.model.encoder.input_px,
         outputs=graph.names,
         calibration=_digest(decisions),
-        files=file_digests(folder),
+        files=files,
         checked_on=0,
         largest_difference={},
     )
@@ -148,15 +165,6 @@ def _record(
 def _digest(decisions: Decisions | None) -> str | None:
     """What a graph's decisions come from, if it makes any."""
     return None if decisions is None else decisions.digest
-
-
-def open_graph(
-    folder: Path, record: ExportRecord, cores: Cores | None = None
-) -> OnnxRuntime | OpenvinoRuntime:
-    """The runtime that a graph is for."""
-    if record.runtime == "onnx":
-        return OnnxRuntime(folder, record, cores)
-    return OpenvinoRuntime(folder, record, cores)
 
 
 def _checked(
@@ -206,3 +214,105 @@ def score_change(expected: Arrays, seen: Arrays) -> dict[str, float | int]:
         "largest_change_of_score": float(np.max(change)),
         "spread_of_scores": float(expected.score.std()),
     }
+
+
+def calibration_pixels(detector: Detector, folder: Path) -> FloatArray:
+    """Images of a folder, evenly drawn, as the graph takes them: (N, 3, S, S)."""
+    reading = detector.card.reading
+    with scratch_folder() as scratch:
+        cases = find_cases([folder], scratch).cases
+        # Never two cases at once: a folder of pictures need not fit into memory.
+        places = [(found, n) for found in cases for n in range(len(found.open(reading).images))]
+        step = -(-len(places) // MOST_IMAGES)
+        squares = list(_squares(detector, places[:: max(1, step)]))
+    if len(squares) < _FEWEST:
+        raise InputError(
+            f"{folder} has {counted(len(squares), 'image')}; int8 needs {_FEWEST} or more to find "
+            "the range of its numbers (some 100 are better). Give another --calibration."
+        )
+    return np.stack(squares)
+
+
+def _squares(detector: Detector, places: Sequence[tuple[Found, int]]) -> Iterator[FloatArray]:
+    """The images at these places, those of a case one after the other."""
+    for _, own in groupby(places, lambda place: place[0].name):
+        chosen = list(own)
+        case = chosen[0][0].open(detector.card.reading)
+        yield from (detector.preprocess(case.images[n]).numpy() for _, n in chosen)
+        del case  # before the next is opened
+
+
+def quantise(model: Any, onnx_file: Path, pixels: FloatArray) -> Any:
+    """An OpenVINO model with its encoder in int8, quantised after training.
+
+    Adapters, prototypes and memory stay in float32: they are a small part of the time, and cosines
+    that a scale of 100 magnifies are where eight bits hurt.
+    """
+    nncf = require("nncf", "openvino")
+    head = _outside_encoder(onnx_file)
+    names = [operation.get_friendly_name() for operation in model.get_ops()]
+    kept = [name for name in names if name.partition("/")[0] in head]
+    with quiet():
+        return nncf.quantize(
+            model,
+            nncf.Dataset([image[None] for image in pixels]),
+            model_type=nncf.ModelType.TRANSFORMER,
+            subset_size=len(pixels),
+            ignored_scope=nncf.IgnoredScope(names=kept, validate=False),
+        )
+
+
+def _outside_encoder(onnx_file: Path) -> set[str]:
+    """Names of the operations that the exporter saw in no module of the encoder."""
+    onnx = require("onnx", "onnx")
+    graph = onnx.load(str(onnx_file), load_external_data=False).graph
+    scopes = {
+        node.name: {entry.key: entry.value for entry in node.metadata_props}.get(_SCOPES, "")
+        for node in graph.node
+    }
+    return {name for name, scope in scopes.items() if "'model.encoder." not in scope}
+
+
+def write_onnx(program: Any, names: Sequence[str], folder: Path) -> int:
+    """Write a traced graph as ONNX; returns its opset."""
+    import torch
+
+    require("onnxscript", "onnx")
+    with quiet():
+        exported = torch.onnx.export(
+            program,
+            dynamo=True,
+            input_names=[INPUT],
+            output_names=list(names),
+            verbose=False,
+        )
+    assert exported is not None
+    exported.save(folder / ONNX_FILE, external_data=_weight_bytes(program) > EXTERNAL_BYTES)
+    return int(exported.model.opset_imports[""])
+
+
+def read_into_openvino(onnx_folder: Path) -> Any:
+    """An OpenVINO model from an ONNX graph.
+
+    Not from the traced graph itself: OpenVINO 2026.4 takes it without a word and then computes
+    something else where an operation works in place. Not by `convert_model` either: it takes a
+    path with a comma for two.
+    """
+    openvino = require("openvino", "openvino")
+    with quiet():
+        return openvino.Core().read_model(onnx_folder / ONNX_FILE)
+
+
+def save_openvino(model: Any, names: Sequence[str], folder: Path) -> None:
+    """Save an OpenVINO model with named outputs."""
+    openvino = require("openvino", "openvino")
+    model.inputs[0].get_tensor().set_names({INPUT})
+    for output, name in zip(model.outputs, names, strict=True):
+        output.get_tensor().set_names({name})
+    # Left to itself it halves the weights, and the scores with them.
+    openvino.save_model(model, folder / OPENVINO_FILE, compress_to_fp16=False)
+
+
+def _weight_bytes(program: Any) -> int:
+    tensors = [*program.state_dict.values(), *program.constants.values()]
+    return sum(t.numel() * t.element_size() for t in tensors if hasattr(t, "element_size"))

@@ -1,15 +1,22 @@
-"""What an exported graph says about itself: a JSON file beside it in the bundle."""
+"""What an exported graph says about itself, and how far it is from torch: a file in the bundle."""
 
 import hashlib
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
+import numpy as np
+import torch
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from recap.data.phantom import PHANTOMS, phantom
 from recap.errors import BundleError
-from recap.fetch import sha256_of
-from recap.methods.recap.scorer import Scorer
-from recap.scoring.detector import head_tensors
+from recap.io import image_from_array
+from recap.methods.base import Scorer
+from recap.runtime.graph import Decisions
+from recap.scoring.arrays import Arrays
+from recap.scoring.bundle_folder import Bundle
+from recap.scoring.detector import Detector, head_tensors
+from recap.types import FloatArray
 
 Target = Literal["onnx", "openvino"]
 RECORD = "export.json"
@@ -56,50 +63,132 @@ def source_digest(model: Scorer) -> str:
     return digest.hexdigest()
 
 
-def file_digests(folder: Path) -> dict[str, str]:
+def file_digests(bundle: Bundle, kind: str) -> dict[str, str]:
     """sha256 of every file of a graph but its record."""
-    files = sorted(file for file in folder.iterdir() if file.name != RECORD)
-    return {file.name: sha256_of(file) for file in files}
+    digests = {}
+    for name in _graph_files(bundle, kind):
+        with bundle.open(name) as file:
+            digests[_last(name)] = hashlib.file_digest(file, "sha256").hexdigest()
+    return digests
 
 
-def read_record(folder: Path) -> ExportRecord:
+def read_graph(bundle: Bundle, kind: str, record: ExportRecord) -> dict[str, bytes]:
+    """Read the files of a graph, by name; they are those that its record was written with."""
+    files = {_last(name): bundle.read(name) for name in _graph_files(bundle, kind)}
+    digests = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
+    _refuse_others(bundle, kind, record, digests)
+    return files
+
+
+def read_record(bundle: Bundle, kind: str) -> ExportRecord:
     """Read the record of one exported graph."""
-    path = folder / RECORD
+    name = f"{kind}/{RECORD}"
     try:
-        return ExportRecord.model_validate_json(path.read_text(encoding="utf-8"))
+        return ExportRecord.model_validate_json(bundle.read(name))
     except (OSError, ValidationError, ValueError) as error:
         first = str(error).splitlines()[0]
         raise BundleError(
-            f"{path} is missing or damaged ({first}). Run `recap export` again."
+            f"{bundle.named(name)} is missing or damaged ({first}). Run `recap export` again."
         ) from error
 
 
-def exports(bundle: Path) -> dict[str, ExportRecord]:
+def exports(bundle: Bundle) -> dict[str, ExportRecord]:
     """The graphs that a bundle holds, by the name of their runtime."""
-    return {
-        kind: read_record(bundle / kind) for kind in KINDS if (bundle / kind / RECORD).is_file()
-    }
+    return {kind: read_record(bundle, kind) for kind in KINDS if bundle.has(f"{kind}/{RECORD}")}
 
 
-def checked_record(bundle: Path, kind: str, model: Scorer) -> ExportRecord:
-    """The record of a graph, if it is whole and this detector's."""
-    folder = bundle / kind
-    if not folder.is_dir():
+def record_for(bundle: Bundle, kind: str, model: Scorer) -> ExportRecord:
+    """Read the record of a graph of this very detector."""
+    if not bundle.has(kind):
         raise BundleError(f"{bundle} has no graph for {kind}. Run `{remedy(bundle, kind)}`.")
-    record = read_record(folder)
-    if record.source != source_digest(model):
+    record = read_record(bundle, kind)
+    if record.runtime != kind or record.source != source_digest(model):
         raise BundleError(
-            f"{folder} was made from another detector. Run `{remedy(bundle, kind)}` again."
-        )
-    if file_digests(folder) != record.files:
-        raise BundleError(
-            f"{folder} is damaged: its files have other digests than {RECORD} says. Run "
-            f"`{remedy(bundle, kind)}` again."
+            f"{bundle.named(kind)} was made from another detector. Run `{remedy(bundle, kind)}` "
+            "again."
         )
     return record
 
 
-def remedy(bundle: Path, kind: str) -> str:
+def checked_record(bundle: Bundle, kind: str, model: Scorer) -> ExportRecord:
+    """Read the record of a graph that is whole and this detector's."""
+    record = record_for(bundle, kind, model)
+    _refuse_others(bundle, kind, record, file_digests(bundle, kind))
+    return record
+
+
+def remedy(bundle: Bundle, kind: str) -> str:
     """The command that makes a graph."""
     target, _, int8 = kind.partition("-")
     return f"recap export {bundle} --to {target}" + (" --int8 --calibration DIR" if int8 else "")
+
+
+def _graph_files(bundle: Bundle, kind: str) -> list[str]:
+    return [name for name in bundle.files(kind) if _last(name) != RECORD]
+
+
+def _last(name: str) -> str:
+    return name.rpartition("/")[2]
+
+
+def _refuse_others(
+    bundle: Bundle, kind: str, record: ExportRecord, digests: dict[str, str]
+) -> None:
+    if digests != record.files:
+        raise BundleError(
+            f"{bundle.named(kind)} is damaged: its files have other digests than {RECORD} says. "
+            f"Run `{remedy(bundle, kind)}` again."
+        )
+
+
+ALLOWED = 1e-4
+"""The largest difference of a score, a map or any other output that a float graph may have."""
+
+_SIZES_PX = (240, 97, 400)
+
+
+def check_pixels(detector: Detector) -> FloatArray:
+    """Phantoms with and without a lesion at several sizes, noise and a blank: (N, 3, S, S)."""
+    rng = np.random.default_rng(0)
+    pictures = [
+        phantom(name, rng, bool(index % 2), _SIZES_PX[index % len(_SIZES_PX)])[0]
+        for index, name in enumerate(PHANTOMS)
+    ]
+    pictures += [
+        rng.random((64, 128)).astype(np.float32),
+        rng.random((300, 200, 3)).astype(np.float32),
+        np.zeros((50, 50), np.float32),
+    ]
+    squares = [detector.preprocess(image_from_array(picture)) for picture in pictures]
+    return np.stack([square.numpy() for square in squares])
+
+
+def largest_differences(one: Arrays, two: Arrays) -> dict[str, float]:
+    """Of every output; infinite for one that a side lacks or that is not a number."""
+    first, second = one.by_name(), two.by_name()
+    return {name: _difference(first.get(name), second.get(name)) for name in first | second}
+
+
+@torch.inference_mode()
+def decision_differences(
+    decisions: Decisions, found: Sequence[Mapping[str, FloatArray]]
+) -> dict[str, float]:
+    """The largest difference of each decision between a graph and torch, image by image.
+
+    Torch decides on the graph's own score: if rounding moves a score past a bound, that is no fault
+    of the decision.
+    """
+    differences: dict[str, float] = {}
+    for one in found:
+        given = {name: torch.from_numpy(value) for name, value in one.items()}
+        for name, value in decisions(given["score"], given.get("descriptor")).items():
+            difference = _difference(value.numpy(), one.get(name))
+            differences[name] = max(difference, differences.get(name, 0.0))
+    return differences
+
+
+def _difference(one: FloatArray | None, two: FloatArray | None) -> float:
+    if one is None or two is None or one.shape != two.shape:
+        return float("inf")
+    largest = float(np.abs(one - two).max(initial=0))
+    return largest if np.isfinite(largest) else float("inf")

@@ -1,43 +1,45 @@
 """What a runtime returns: a model's output as arrays, whatever computed it."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from recap.methods.recap.scorer import BranchOutput, Output
+from recap.methods.base import Output
 from recap.types import FloatArray
+
+SOURCE = "score_"
+"""What the name of a source stands behind among the outputs of a graph."""
 
 
 @dataclass(frozen=True, eq=False)
 class Arrays:
-    """An `Output` without the maps of single branches; None for what the detector lacks."""
+    """An `Output` as arrays."""
 
     score: FloatArray
     """(B,)"""
     map: FloatArray
     """(B, S, S)"""
-    score_prototype: FloatArray | None = None
-    score_memory: FloatArray | None = None
+    scores: dict[str, FloatArray] = field(default_factory=dict)
+    """The score (B,) of each source alone."""
     drift: FloatArray | None = None
     """(B, 2, L, 2)"""
-    appearance: FloatArray | None = None
-    """(B,)"""
     descriptor: FloatArray | None = None
     """(B, width)"""
 
     def by_name(self) -> dict[str, FloatArray]:
         """The arrays that are there, in the order of a graph's outputs."""
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
-        return {name: value for name, value in values.items() if value is not None}
+        return _by_name(self)
 
 
 def named_arrays(values: Mapping[str, FloatArray]) -> Arrays:
     """Arrays by their names; whatever else a graph returns is left out."""
-    return Arrays(**{f.name: values[f.name] for f in fields(Arrays) if f.name in values})
+    scores = {k.removeprefix(SOURCE): v for k, v in values.items() if k.startswith(SOURCE)}
+    found = {name: values.get(name) for name in ("drift", "descriptor")}
+    return Arrays(values["score"], values["map"], scores, **found)
 
 
 class Runtime(Protocol):
@@ -60,34 +62,25 @@ class Runtime(Protocol):
 
 def tensors_by_name(output: Output) -> dict[str, Tensor]:
     """The tensors of an output under the names of `Arrays`, in their order."""
-    prototype, memory = output.prototype, output.memory
-    values = {
-        "score": output.score,
-        "map": output.map,
-        "score_prototype": None if prototype is None else prototype.score,
-        "score_memory": None if memory is None else memory.score,
-        "drift": output.drift,
-        "appearance": output.appearance,
-        "descriptor": output.descriptor,
-    }
+    return _by_name(output)
+
+
+def _by_name(output: Any) -> dict[str, Any]:
+    scores = {SOURCE + name: value for name, value in output.scores.items()}
+    values = {"score": output.score, "map": output.map, **scores}
+    values |= {"drift": output.drift, "descriptor": output.descriptor}
     return {name: value for name, value in values.items() if value is not None}
 
 
 def as_output(arrays: Arrays) -> Output:
-    """Arrays as the model's own kind of output; the maps of single branches are empty."""
+    """Arrays as the model's own kind of output."""
     tensors = {name: torch.from_numpy(value) for name, value in arrays.by_name().items()}
-    nothing = torch.empty((len(arrays.map), 0, 0))
-
-    def branch(name: str) -> BranchOutput | None:
-        return BranchOutput(tensors[name], nothing) if name in tensors else None
-
+    scores = {name: torch.from_numpy(value) for name, value in arrays.scores.items()}
     return Output(
         tensors["score"],
         tensors["map"],
-        branch("score_prototype"),
-        branch("score_memory"),
+        scores,
         tensors.get("drift"),
-        tensors.get("appearance"),
         tensors.get("descriptor"),
     )
 
@@ -95,4 +88,4 @@ def as_output(arrays: Arrays) -> Output:
 def join(parts: list[Arrays]) -> Arrays:
     """The outputs of several images as one batch."""
     named = [part.by_name() for part in parts]
-    return Arrays(**{name: np.concatenate([part[name] for part in named]) for name in named[0]})
+    return named_arrays({name: np.concatenate([part[name] for part in named]) for name in named[0]})

@@ -13,10 +13,11 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from recap._files import alone
 from recap.config import ReadingSettings
 from recap.data.cases import Found
 from recap.errors import RecapError
-from recap.lock import alone
+from recap.pipeline import Behind, ahead
 from recap.progress import Progress, silent
 from recap.scoring.case_steps import (
     Opened,
@@ -31,7 +32,6 @@ from recap.scoring.case_steps import (
 from recap.scoring.cases import score_case
 from recap.scoring.decided import decided_by
 from recap.scoring.many import SharedPass, encoding_once
-from recap.scoring.pipeline import Behind, ahead
 from recap.scoring.prepared import Answer, default_workers, fitting_batch, one_core_each
 from recap.scoring.regions import IgnoreMasks, ignore_masks
 from recap.scoring.rows import Row, appending, write_rows
@@ -190,6 +190,8 @@ class _Scoring:
         try:
             with refusing_too_large():
                 opened = open_case(opened)
+            if opened.case is not None and opened.case.kind == "image":
+                self._behind.settle()  # what is scored and drawn of so large a picture is larger
         except RecapError as error:
             self._fail(opened, error)
             return
@@ -201,8 +203,8 @@ class _Scoring:
         assert opened.case is not None
         parts = parts_of(run, opened)
 
-        def count(done: int, total: int) -> None:
-            self._progress("images", done, total, opened.found.name)
+        def count(stage: str, done: int, total: int, source: str) -> None:
+            self._progress(stage, done, total, opened.found.name)
 
         try:
             with self._stage("score"), refusing_too_large():

@@ -4,26 +4,41 @@ import json
 import math
 import shutil
 from collections.abc import Mapping
+from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    SerializeAsAny,
+    ValidationError,
+    field_validator,
+)
 
-from recap.atomic import check_place, in_words, write_atomic
-from recap.config import AnySettings, ReadingSettings
-from recap.errors import BundleError
-from recap.fetch import sha256_of
+from recap._files import check_place, error_message, write_atomic
+from recap.config import ReadingSettings, Settings
+from recap.errors import BundleError, SettingsError
 from recap.io.reasons import not_there
+from recap.methods.registry import settings_from_dict
+from recap.scoring.bundle_folder import (
+    CARD,
+    COPY_AGAIN,
+    TENSORS,
+    THUMBNAILS,
+    Bundle,
+    thumbnail_name,
+)
 from recap.scoring.calibration import Calibration
+from recap.scoring.domain_guard import DomainRange
+from recap.types import Mode
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-FORMAT = 1
-CARD, TENSORS = "bundle.json", "head.safetensors"
-THUMBNAILS = "support"
-"""Folder of small pictures of support images, by their number in the card; seldom there."""
-Mode = Literal["few-shot", "zero-shot", "normal-only"]
+FORMAT = 2
+_DEEPEST_JSON = 32
 
 
 class EncoderRecord(BaseModel):
@@ -39,15 +54,18 @@ class Card(BaseModel):
     """All about a detector but its numbers. Holds no date: the same fit is the same bytes."""
 
     model_config = ConfigDict(extra="forbid")
-    format: Literal[1] = 1
+    format: Literal[2] = 2
     mode: Mode
     statement: str
     """What the detector consists of, in one plain sentence."""
     encoder: EncoderRecord
     preprocessing: dict[str, Any]
-    settings: AnySettings
-    taught_by: Literal["masks", "labels"] | None = None
-    """What a single branch learned from (`model.branches = "taught"`)."""
+    settings: Annotated[
+        SerializeAsAny[Settings],
+        BeforeValidator(lambda t: settings_from_dict(t) if isinstance(t, dict) else t),
+    ]
+    variant: str = ""
+    """Which of its models the method built; of ours a row of `recap.methods.recap.regimes`."""
     support: list[dict[str, Any]]
     losses: dict[str, float]
     map_scale: tuple[float, float]
@@ -56,11 +74,23 @@ class Card(BaseModel):
     fingerprint: str
     """Of the fit; calibration leaves it as it is."""
     calibration: Calibration | None = None
+    domain: DomainRange | None = None
+    """How far the support images lie from each other, or those it was calibrated on; their
+    descriptors are in head.safetensors. None for fewer than two, and from other methods."""
     thumbnails: int = 0
     """How many small pictures of support images lie in the bundle: images of patients, kept only
     where that was asked for."""
     head_sha256: str | None = None
     """Of head.safetensors; None in bundles of versions that did not note it."""
+
+    @field_validator("support")
+    @classmethod
+    def _names_every_image(cls, records: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        for number, record in enumerate(records):
+            for key in ("name", "label", "sha256"):
+                if not isinstance(record.get(key), str):
+                    raise ValueError(f"image {number} has no {key}")
+        return records
 
     @property
     def reading(self) -> ReadingSettings:
@@ -102,24 +132,19 @@ def write_bundle(
     folder = folder.resolve()
     partial = folder.with_name(folder.name + ".writing")
     _remove(partial)
+    partial.mkdir(parents=True)
     if keep is not None:
-        shutil.copytree(keep, partial, ignore=shutil.ignore_patterns(CARD, TENSORS))
-    partial.mkdir(parents=True, exist_ok=True)
+        Bundle(keep).copy_to(partial, without=frozenset({CARD, TENSORS}))
     # Not by `save_file`: its files are for the user alone who fits, whatever the umask says.
-    write_atomic(partial / TENSORS, save(tensors))
+    numbers = save(tensors)
+    write_atomic(partial / TENSORS, numbers)
     for number, png in (thumbnails or {}).items():
-        (partial / THUMBNAILS).mkdir(exist_ok=True)
-        thumbnail_file(partial, number).write_bytes(png)
+        write_atomic(partial / thumbnail_name(number), png)
     count = len(list((partial / THUMBNAILS).glob("*.png")))
-    digest = sha256_of(partial / TENSORS)
+    digest = sha256(numbers).hexdigest()
     card = card.model_copy(update={"thumbnails": count, "head_sha256": digest})
     (partial / CARD).write_text(card.model_dump_json(indent=2) + "\n", encoding="utf-8")
     _replace(folder, partial)
-
-
-def thumbnail_file(folder: Path, number: int) -> Path:
-    """Where a bundle has the small picture of a support image, if it has it."""
-    return folder / THUMBNAILS / f"{number:06d}.png"
 
 
 def _replace(folder: Path, partial: Path) -> None:
@@ -135,7 +160,7 @@ def _replace(folder: Path, partial: Path) -> None:
 
 
 def _remove(leftover: Path) -> None:
-    """Remove what an earlier save left behind; earlier versions also left links."""
+    """Remove what lies in the way of a save, such as what a killed one left; of a link, itself."""
     if leftover.is_symlink():
         leftover.unlink()
     elif leftover.exists():
@@ -151,27 +176,46 @@ def read_card(folder: Path) -> Card:
         )
     if not folder.is_dir():
         raise BundleError(f"{folder} is not a recap bundle but a file; a bundle is a folder.")
-    if not path.is_file():
-        raise BundleError(
-            f"{folder} is not a recap bundle: it has no {CARD}. `recap fit --out DIR` makes one."
-        )
+    bundle = Bundle(folder)
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        if not bundle.has(CARD):
+            raise BundleError(
+                f"{folder} is not a recap bundle: it has no {CARD}. `recap fit --out DIR` makes "
+                "one."
+            )
+        content = json.loads(bundle.read(CARD).decode())
         if isinstance(content, dict) and content.get("format") != FORMAT:
             raise BundleError(
                 f"{path} has format {content.get('format')!r}; this version of recap reads "
                 f"format {FORMAT}. Install the version that wrote it, or fit again."
             )
+        _refuse_deep(content)
         return Card.model_validate(content)
+    except RecursionError as error:
+        raise BundleError(f"{path} is damaged (nested too deep). {COPY_AGAIN}") from error
     except PermissionError as error:
-        raise BundleError(in_words(error)) from error
-    except (ValidationError, ValueError, OSError) as error:
-        raise BundleError(f"{path} is damaged ({_first(error)}). Copy the bundle again.") from error
+        raise BundleError(error_message(error)) from error
+    except (ValidationError, SettingsError, ValueError, OSError) as error:
+        raise BundleError(f"{path} is damaged ({_first(error)}). {COPY_AGAIN}") from error
 
 
 def is_of_fit(folder: Path, fingerprint: str) -> bool:
     """Whether a bundle lies there that comes from the fit with this fingerprint."""
-    return (folder / CARD).is_file() and read_card(folder).fingerprint == fingerprint
+    return Bundle(folder).has(CARD) and read_card(folder).fingerprint == fingerprint
+
+
+def _refuse_deep(content: Any) -> None:
+    """Refuse what could be read but not written again: nested far deeper than any card is."""
+    level = [content]
+    for _ in range(_DEEPEST_JSON):
+        level = [
+            below
+            for each in level
+            if isinstance(each, dict | list)
+            for below in (each.values() if isinstance(each, dict) else each)
+        ]
+    if level:
+        raise ValueError("nested too deep")
 
 
 def _first(error: Exception) -> str:
@@ -186,21 +230,21 @@ def _first(error: Exception) -> str:
 def read_tensors(folder: Path, card: Card) -> "dict[str, Tensor]":
     """Read a bundle's numbers, which must be those that its card was written with."""
     from safetensors import SafetensorError
-    from safetensors.torch import load_file
+    from safetensors.torch import load
 
-    path = folder / TENSORS
+    bundle = Bundle(folder)
+    path = bundle.named(TENSORS)
     try:
-        digest = sha256_of(path)  # first: it names a file that may not be read for what it is
-        tensors = load_file(path)
+        content = bundle.read(TENSORS)
+        tensors = load(content)
     except PermissionError as error:
-        raise BundleError(in_words(error)) from error
-    except (OSError, SafetensorError) as error:
-        raise BundleError(
-            f"{path} is missing or damaged ({error}). Copy the bundle again."
-        ) from error
+        raise BundleError(error_message(error)) from error
+    except (OSError, SafetensorError, KeyError, ValueError) as error:  # KeyError: an unknown type
+        raise BundleError(f"{path} is missing or damaged ({error}). {COPY_AGAIN}") from error
+    digest = sha256(content).hexdigest()
     if card.head_sha256 is not None and card.head_sha256 != digest:
         raise BundleError(
             f"{path} is damaged: its SHA-256 is {digest[:12]}…, but {CARD} says "
-            f"{card.head_sha256[:12]}…. Copy the bundle again."
+            f"{card.head_sha256[:12]}…. {COPY_AGAIN}"
         )
     return tensors

@@ -1,23 +1,28 @@
 """Calibrating a detector on images it has not seen: thresholds, regions and the domain's range."""
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from recap._download import sha256_of
+from recap._files import scratch_folder
 from recap.config import ReadingSettings
 from recap.data.cases import Found, find_cases
 from recap.data.folder import name_some
 from recap.data.other_kinds import refuse_masks_among, refuse_other_kind
 from recap.data.patients import patient_of
-from recap.errors import InputError, RecapError
-from recap.fetch import sha256_of
+from recap.errors import InputError, RecapError, counted
 from recap.io import Case, image_from_array
 from recap.io.case import CaseKind
 from recap.io.raster import refuse_one_image
+from recap.pipeline import side_by_side
 from recap.progress import Progress, silent
 from recap.scoring.calibration import (
     DEFAULT_FPR,
@@ -31,9 +36,8 @@ from recap.scoring.conformal import allowed_rank
 from recap.scoring.detector import Detector
 from recap.scoring.domain_guard import domain_range
 from recap.scoring.operating_points import PointName
-from recap.scratch import scratch_folder
+from recap.scoring.prepared import images_at_a_time
 from recap.types import FloatArray, Image
-from recap.words import counted
 
 
 @dataclass(frozen=True)
@@ -54,7 +58,8 @@ class Measured:
     kind: CaseKind
     score: float
     map_maximum: float
-    descriptor: FloatArray | None
+    descriptors: FloatArray | None
+    """(n, D) of its images."""
     patient: str
 
 
@@ -108,21 +113,24 @@ def calibrate(
 
         def measure(cases: Sequence[Known], start: int) -> list[Measured]:
             measured = []
-            for number, case in enumerate(cases, start=start):
-                progress("score", number, total, case.name)
-                try:
-                    measured.append(_measure(detector, case, reading, kinds))
-                except _SeveralKindsError:
-                    raise
-                except RecapError as error:
-                    unreadable[case.name] = str(error)
+            opened = (_open(case, reading, kinds) for case in cases)
+            found = _measure_each(detector, opened, reading)
+            with closing(found):
+                for number, (case, result) in enumerate(zip(cases, found, strict=True), start):
+                    progress("score", number, total, case.name)
+                    if isinstance(result, Measured):
+                        measured.append(result)
+                    else:
+                        unreadable[case.name] = str(result)
             return measured
 
         normals, abnormals = measure(healthy, 0), measure(diseased, len(healthy))
         progress("score", total, total, "")
     _refuse_none_left(normals, diseased, abnormals, unreadable)
-    found = _combine(normals, abnormals, fpr, sensitivity, decide_by, reading)
-    return Calibrated(detector.calibrated(*found), unreadable)
+    calibration = _combine(normals, abnormals, fpr, sensitivity, decide_by, reading)
+    everyone = [item.descriptors for item in (*normals, *abnormals)]
+    guard = domain_range(everyone, calibration.kind)
+    return Calibrated(detector.calibrated(calibration).guarded(*guard), unreadable)
 
 
 def _combine(
@@ -132,11 +140,9 @@ def _combine(
     sensitivity: float,
     decide_by: PointName,
     reading: ReadingSettings,
-) -> tuple[Calibration, FloatArray | None]:
-    everyone = [*normals, *abnormals]
-    domain, descriptors = domain_range([item.descriptor for item in everyone])
+) -> Calibration:
     patients = {item.patient for item in normals}
-    calibration = calibrate_scores(
+    return calibrate_scores(
         [item.score for item in normals],
         [item.map_maximum for item in normals],
         [item.score for item in abnormals],
@@ -146,9 +152,7 @@ def _combine(
         sensitivity=sensitivity,
         decide_by=decide_by,
         patients=None if "" in patients else len(patients),
-        domain=domain,
     )
-    return calibration, descriptors
 
 
 def _known(given: Any, kind: str, scratch: Path) -> Iterator[Known]:
@@ -219,17 +223,51 @@ class _OneKind:
             )
 
 
-def _measure(
-    detector: Detector, known: Known, reading: ReadingSettings, kinds: _OneKind
-) -> Measured:
-    case = known.open(reading)
+_Opened = tuple[Case, Known] | RecapError
+"""A case, or why it cannot be read."""
+
+
+def _open(known: Known, reading: ReadingSettings, kinds: _OneKind) -> _Opened:
+    try:
+        case = known.open(reading)
+    except RecapError as error:
+        return error
     kinds.check(case.kind, known.name)
-    prediction = score_case(detector, case, reading=reading)
+    return case, known
+
+
+def _measure_each(
+    detector: Detector, opened: Iterable[_Opened], reading: ReadingSettings
+) -> Generator[Measured | RecapError, None, None]:
+    """Score pictures side by side; cases of many images one after the other, as their images are.
+
+    All are of one kind, so that the first tells for all.
+    """
+    waiting = iter(opened)
+    for first in waiting:
+        if isinstance(first, RecapError):
+            yield first
+            continue
+        count = images_at_a_time(detector) if len(first[0].images) == 1 else 1
+        work = partial(_measure, detector, reading)
+        yield from side_by_side(work, chain([first], waiting), count)
+
+
+def _measure(
+    detector: Detector, reading: ReadingSettings, opened: _Opened
+) -> Measured | RecapError:
+    if isinstance(opened, RecapError):
+        return opened
+    case, known = opened
+    try:
+        prediction = score_case(detector, case, reading=reading)
+    except RecapError as error:
+        return error
     return Measured(
         kind=case.kind,
         score=prediction.score,
         map_maximum=float(np.nanmax(prediction.map)),
-        descriptor=prediction.descriptor,
+        descriptors=prediction.descriptors,
         patient=case.identity.patient or known.patient,
     )
 

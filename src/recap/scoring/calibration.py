@@ -7,14 +7,12 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from recap.config import ReadingSettings, Section
-from recap.errors import SettingsError
+from recap.errors import SettingsError, counted
 from recap.io.case import CaseKind
 from recap.scoring.conformal import p_value, percent, rate_interval, smallest_rate, threshold_at
-from recap.scoring.domain_guard import DomainRange
 from recap.scoring.operating_points import OperatingPoint, PointName, operating_points
 from recap.scoring.platt import fit_logistic, probability_of
-from recap.types import Decision
-from recap.words import counted
+from recap.types import Decision, DomainCheck
 
 DEFAULT_FPR, DEFAULT_SENSITIVITY = 0.05, 0.95
 Source = Literal["held-out", "leave-one-out"]
@@ -57,7 +55,6 @@ class Calibration(Section):
     """a and b of 1 / (1 + exp(−(a · score + b)))."""
     map_level: float
     """Regions are where the map reaches it; at most `fpr` of normal images do so anywhere."""
-    domain: DomainRange | None = None
 
     @property
     def digest(self) -> str:
@@ -134,21 +131,16 @@ class Calibration(Section):
             "--window and --axis, or recap calibrate with the same"
         )
 
-    def decide(self, score: float, distance: float | None = None) -> Decision:
-        """Decide upon a score; `distance` is how far the image is from the fitted domain."""
-        rule, in_domain, domain_p = self.rule, True, None
-        if self.domain is not None and distance is not None:
-            in_domain, domain_p = self.domain.holds(distance), self.domain.p_value(distance)
-            if not in_domain:
-                rule = f"{self.domain.warning(distance)}; otherwise {rule}"
+    def decide(self, score: float, domain: DomainCheck | None = None) -> Decision:
+        """Decide upon a score; out of the domain, the rule says so first."""
         curve = self.probability
         return Decision(
             abnormal=score >= self.threshold,
-            rule=rule,
+            rule=warned(self.rule, domain),
             p_value=self.p_value(score),
             probability=None if curve is None else probability_of(curve, score),
-            in_domain=in_domain,
-            domain_p_value=domain_p,
+            in_domain=domain is None or domain.in_domain,
+            domain_p_value=None if domain is None else domain.p_value,
         )
 
     @property
@@ -169,10 +161,22 @@ class Calibration(Section):
         )
 
 
-def verdict(decision: Decision) -> Verdict:
-    """A decision in a word; an image unlike the fitted domain is neither normal nor abnormal."""
-    if not decision.in_domain:
+def warned(rule: str, domain: DomainCheck | None) -> str:
+    """Put the warning of a case that is out of the domain before a rule, or before why there is
+    none."""
+    return rule if domain is None or domain.in_domain else f"{domain.warning}; otherwise {rule}"
+
+
+def verdict(decision: Decision | None, domain: DomainCheck | None) -> Verdict | None:
+    """Say a decision in a word; None where nothing was decided.
+
+    A case unlike the fitted domain is neither normal nor abnormal, whatever its score, and also
+    where its score could not be decided upon.
+    """
+    if domain is not None and not domain.in_domain:
         return "out-of-domain"
+    if decision is None:
+        return None
     return "abnormal" if decision.abnormal else "normal"
 
 
@@ -201,7 +205,6 @@ def calibrate_scores(
     sensitivity: float = DEFAULT_SENSITIVITY,
     decide_by: PointName = "fpr",
     patients: int | None = None,
-    domain: DomainRange | None = None,
 ) -> Calibration:
     """All that follows from the scores of known images and the highest values of normal maps.
 
@@ -228,5 +231,4 @@ def calibrate_scores(
         operating_points=points,
         probability=fit_logistic(rising, diseased) if diseased else None,
         map_level=threshold_at(sorted(normal_maxima), fpr),
-        domain=domain,
     )

@@ -5,25 +5,28 @@ from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 
-from recap.atomic import make_folder
+from recap._download import sha256_of
+from recap._files import make_folder
 from recap.config import ReadingSettings
 from recap.data.cases import Found
-from recap.errors import RecapError
-from recap.extras import require
-from recap.fetch import sha256_of
+from recap.errors import RecapError, require
 from recap.io import Case
-from recap.io.sniff import sniff
+from recap.io.budget import BUDGET
+from recap.io.formats import sniff
+from recap.io.raster import TILES, raster_px
 from recap.scoring.cases import CasePrediction, part_of, put_together
 from recap.scoring.decided import decision_columns
 from recap.scoring.detector import Detector
 from recap.scoring.outputs import save_image_table, save_map
 from recap.scoring.parts import Parts
-from recap.scoring.prepared import Answer, Prepared, prepare
+from recap.scoring.prepared import SCORING_BYTES, Answer, Prepared, prepare
 from recap.scoring.regions import IgnoreMasks
 from recap.scoring.rows import OpenTable, Row, number_text
 from recap.scoring.stages import Stages
 from recap.scoring.too_large import refusing_too_large
 
+_ALONE_BYTES = 10**9
+"""What a picture may take while others are read and scored beside it."""
 Draw = Callable[[Case, CasePrediction, Path], Mapping[str, str] | None]
 """Writes an overlay to a path; gives columns of the row for what else it wrote, or could not."""
 
@@ -129,19 +132,19 @@ def read_case(runs: Sequence[Run], found: Found) -> Opened:
     try:
         for run in lacking:
             run.target.forget(found.name)
-        if not opened.runs or _is_volume(found):  # one for each thread would take too much memory
+        if not opened.runs or _is_read_alone(found):
             return opened
-        opened = open_case(opened)
-        assert opened.case is not None
-        if opened.case.kind != "image":
-            return opened
-        with stage("decode"):
-            image = opened.case.images[0]
-            # Decoded once, also for drawing.
-            case = replace(opened.case, images=[image])
-            with refusing_too_large():
+        with refusing_too_large():
+            opened = open_case(opened)
+            assert opened.case is not None
+            if opened.case.kind != "image":
+                return opened
+            with stage("decode"):
+                image = opened.case.images[0]
+                # Decoded once, also for drawing.
+                case = replace(opened.case, images=[image])
                 prepared = prepare(runs[0].detector, image)
-            return replace(opened, case=case, prepared=prepared)
+                return replace(opened, case=case, prepared=prepared)
     except RecapError as error:
         return replace(opened, problem=error)
 
@@ -216,10 +219,16 @@ def _prediction(run: Run, result: Answer | CasePrediction, case: Case) -> CasePr
     return put_together(run.detector, case, [part_of(run.detector, result, case)], run.reading)
 
 
-def _is_volume(found: Found) -> bool:
+def _is_read_alone(found: Found) -> bool:
+    """Tell volumes and very large pictures: one for each thread would take too much memory."""
     if found.problem:
         return False
-    return found.series is not None or sniff(found.files[0]) in ("nifti", "nrrd", "slide")
+    if found.series is not None:
+        return True
+    kind = sniff(found.files[0])
+    taken = raster_px(found.files[0]) * SCORING_BYTES if kind == "raster" else 0
+    BUDGET.check(taken, str(found.files[0]), TILES)  # before it is decoded in vain
+    return taken > _ALONE_BYTES or kind in ("nifti", "nrrd", "slide")
 
 
 def digest_of(files: Sequence[Path]) -> str:

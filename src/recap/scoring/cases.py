@@ -1,6 +1,6 @@
 """Scoring a case: each of its images, one score for the whole, and one map of it all."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 
@@ -10,18 +10,17 @@ from recap.config import ReadingSettings
 from recap.errors import InputError
 from recap.io import Case
 from recap.io.slide import pitch_px
-from recap.methods.recap.fusion import top_count
+from recap.methods.base import top_count
+from recap.pipeline import ahead
+from recap.progress import Progress, silent
 from recap.scoring.detector import Detector
-from recap.scoring.domain_guard import mean_descriptor
 from recap.scoring.parts import ImageScore, Part, Parts
-from recap.scoring.pipeline import ahead
-from recap.scoring.prepared import Answer, prepare, score_prepared
-from recap.types import Decision, FloatArray, in_short
+from recap.scoring.prepared import Answer, images_at_a_time, prepare, score_prepared
+from recap.types import Decision, DomainCheck, FloatArray, in_short
 
 # A slide's map keeps one value for about this many pixels of a tile per side: no detector sees
 # finer.
 SLIDE_MAP_STEP_PX = 16
-Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,8 +40,11 @@ class CasePrediction:
     source_px_per_px: float = 1.0
     decision: Decision | None = None
     """Of the whole case; None without a calibration on cases of its kind."""
-    descriptor: FloatArray | None = None
-    """The case as the encoder sees it: the mean of its images, a unit vector."""
+    domain: DomainCheck | None = None
+    """Of the whole case, whatever the detector was calibrated on; None where it knows fewer than
+    two images, and from other methods."""
+    descriptors: FloatArray | None = None
+    """(n, D): its images as the encoder sees them, unit vectors; None from other methods."""
 
     @property
     def score(self) -> float:
@@ -55,7 +57,7 @@ class CasePrediction:
         return int(np.argmax([image.score for image in self.images]))
 
     def __repr__(self) -> str:
-        short = in_short(self.score, self.decision, self.map)
+        short = in_short(self.score, self.decision, self.domain, self.map)
         return f"CasePrediction({short}, images={len(self.images)})"
 
 
@@ -63,9 +65,9 @@ def score_case(
     detector: Detector,
     case: Case,
     parts: Parts | None = None,
-    progress: Progress = lambda done, total: None,
+    progress: Progress = silent,
     reading: ReadingSettings | None = None,
-    batch: int = 1,
+    batch: int | None = None,
     look_ahead: bool = False,
 ) -> CasePrediction:
     """Score every image of a case and put the results together.
@@ -73,23 +75,25 @@ def score_case(
     Images whose result is among the `parts` already are not scored again. The case's score is the
     mean over the highest share `reading.volume_top_k` of its images. `reading` is how the case was
     read, if not as the detector's settings say: a calibration holds for one way only. `batch`
-    images are scored at a time; `look_ahead` decodes the next ones in another thread meanwhile.
+    images are scored at a time, by default one on each core, or a single one on all of them;
+    `look_ahead` decodes the next ones in another thread meanwhile.
     """
     parts = Parts(None) if parts is None else parts
     reading = reading or detector.card.reading
     count = len(case.images)
+    batch = batch or (1 if count == 1 else images_at_a_time(detector))
     kept = {n: part for n in range(count) if (part := parts.get(n)) is not None}
     missing = [number for number in range(count) if number not in kept]
     # One thread: what a case keeps between two images is not made for several at once.
     prepared = ahead(
         lambda number: prepare(detector, case.images[number]), missing, int(look_ahead), batch + 1
     )
-    progress(len(kept), count)
+    progress("images", len(kept), count, case.source)
     with closing(prepared) as ready, closing(score_prepared(detector, ready, batch)) as answers:
         for number, answer in zip(missing, answers, strict=True):
             kept[number] = part_of(detector, answer, case)
             parts.put(number, kept[number])
-            progress(len(kept), count)
+            progress("images", len(kept), count, case.source)
     return put_together(detector, case, [kept[number] for number in range(count)], reading)
 
 
@@ -99,7 +103,9 @@ def put_together(
     """One prediction from the results of all images of a case, in their order."""
     scores = tuple(part.scores for part in kept)
     total = combine_scores(scores, reading.volume_top_k)
-    descriptor = mean_descriptor([part.descriptor for part in kept])
+    described = [part.descriptor for part in kept if part.descriptor is not None]
+    descriptors = np.stack(described) if described and len(described) == len(kept) else None
+    domain = detector.check_domain(descriptors, case.kind)
     whole, step = _whole_map(kept, case)
     return CasePrediction(
         total=total,
@@ -107,8 +113,9 @@ def put_together(
         origins_px=tuple(part.origin_px for part in kept),
         map=whole,
         source_px_per_px=step,
-        decision=detector.decide(total.score, descriptor, case.kind, reading),
-        descriptor=descriptor,
+        decision=detector.decide(total.score, domain, case.kind, reading),
+        domain=domain,
+        descriptors=descriptors,
     )
 
 

@@ -11,8 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from recap.errors import InputError, SettingsError
-from recap.words import counted
+from recap.errors import InputError, SettingsError, counted
 
 
 def p_value(scores: Sequence[float], score: float) -> float:

@@ -6,13 +6,13 @@ from typing import Any
 from recap.config import ReadingSettings
 from recap.data.cases import Found
 from recap.io import Case
-from recap.scoring.calibration import verdict
+from recap.scoring.calibration import verdict, warned
 from recap.scoring.cases import CasePrediction
 from recap.scoring.detector import Detector
 from recap.scoring.outputs import save_regions
 from recap.scoring.regions import IgnoreMasks, case_regions
 from recap.scoring.rows import number_text
-from recap.types import Decision
+from recap.types import Decision, DomainCheck
 
 
 def decision_columns(
@@ -24,32 +24,39 @@ def decision_columns(
     out: Path,
     masks: IgnoreMasks | None,
 ) -> dict[str, str]:
-    """What was decided and why, and the regions, whose table is written."""
+    """Tell what was decided and why, and the regions, whose table is written."""
     calibration = detector.card.calibration
+    undecided = detector.undecided(case.kind, reading)
+    decided = columns_of(prediction.decision, prediction.domain, undecided)
     if calibration is None:
-        return {"rule": detector.undecided(case.kind, reading)}
+        return decided
     ignored = None if masks is None else masks.of(Path(found.name))
     step = prediction.source_px_per_px
     level = calibration.map_level
     regions = case_regions(case, prediction.map, level, ignored, px_per_value=step)
-    columns = {
+    return {
         "regions": str(len(regions)),
         "regions_table": save_regions(out, found.name, regions),
+        **decided,
     }
-    decision = prediction.decision
+
+
+def columns_of(
+    decision: Decision | None, domain: DomainCheck | None, undecided: str = ""
+) -> dict[str, str]:
+    """Give a decision and the domain's guard as columns of a table of scores.
+
+    `undecided` is why there is no decision. The guard speaks all the same.
+    """
+    columns: dict[str, str] = {"decision": verdict(decision, domain) or ""}
+    if domain is not None:
+        columns["in_domain"] = "yes" if domain.in_domain else "no"
     if decision is None:
-        return {**columns, "rule": detector.undecided(case.kind, reading)}
-    return {**columns, **columns_of(decision)}
-
-
-def columns_of(decision: Decision) -> dict[str, str]:
-    """A decision as columns of a table of scores."""
-    looked_at = decision.domain_p_value is not None
+        return {**columns, "rule": warned(undecided, domain)}
     return {
+        **columns,
         "p_value": number_text(decision.p_value),
-        "decision": verdict(decision),
         "probability": number_text(decision.probability),
-        "in_domain": ("yes" if decision.in_domain else "no") if looked_at else "",
         "rule": decision.rule,
     }
 

@@ -1,6 +1,6 @@
 """The predictor: one object that scores images, saves itself and comes back the same."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,23 +10,21 @@ from PIL import Image as PillowImage
 from torch import Tensor, nn
 
 from recap.config import ReadingSettings, Settings
-from recap.encoders.draws import own_draws
-from recap.encoders.load import RANDOM
-from recap.encoders.vit import Encoder
-from recap.errors import BundleError, InputError
+from recap.encoders.load import RANDOM, seeded
+from recap.errors import BundleError, InputError, RecapError
 from recap.io import image_from_array, read_image
 from recap.io.case import CaseKind
 from recap.io.raster import refuse_one_image
 from recap.io.resize import SquareResize
-from recap.methods.recap.head import ReCAP
-from recap.methods.recap.join import join_heads
-from recap.methods.recap.scorer import Output, Scorer
+from recap.methods.base import Output, Scorer
+from recap.methods.registry import find_method
 from recap.scoring.arrays import Runtime, as_output
 from recap.scoring.bundle import Card, is_of_fit, read_card, read_tensors, write_bundle
+from recap.scoring.bundle_folder import TENSORS
 from recap.scoring.calibration import Calibration
-from recap.scoring.domain_guard import DESCRIPTORS, nearest
+from recap.scoring.domain_guard import DESCRIPTORS, DomainRange, check_domain
 from recap.scoring.own_encoder import checked, find_encoder
-from recap.types import CLASSES, Decision, FloatArray, Image, Prediction
+from recap.types import CLASSES, Decision, DomainCheck, FloatArray, Image, Prediction
 
 if TYPE_CHECKING:
     from recap.scoring.cases import CasePrediction
@@ -48,7 +46,7 @@ class Detector:
         self.descriptors = descriptors
         """Images of the fitted domain as the encoder sees them (n, D), unit rows."""
         self.runtime: Runtime | None = None
-        """What computes, if not the model itself; see `recap.runtime.choice`."""
+        """What computes, if not the model itself; see `recap.runtime.choose`."""
 
     def __repr__(self) -> str:
         card = self.card
@@ -103,30 +101,43 @@ class Detector:
 
         return score_case(self, open_one_case(Path(path), self.card.reading))
 
-    def calibrated(
-        self, calibration: Calibration, descriptors: FloatArray | None = None
-    ) -> "Detector":
-        """The same detector with another calibration, and the images that make up its domain."""
-        card = self.card.model_copy(update={"calibration": calibration})
-        other = Detector(self.model, card, descriptors)
+    def calibrated(self, calibration: Calibration) -> "Detector":
+        """Return the same detector with another calibration."""
+        return self._with({"calibration": calibration}, self.descriptors)
+
+    def guarded(self, domain: DomainRange | None, descriptors: FloatArray | None) -> "Detector":
+        """Return the same detector with other images that make up its domain."""
+        return self._with({"domain": domain}, descriptors)
+
+    def _with(self, changes: dict[str, Any], descriptors: FloatArray | None) -> "Detector":
+        other = Detector(self.model, self.card.model_copy(update=changes), descriptors)
         other.runtime = self.runtime
         return other
+
+    def check_domain(
+        self, descriptors: FloatArray | None, kind: CaseKind = "image"
+    ) -> DomainCheck | None:
+        """Compare a case with those that are known, by the descriptors (n, D) of its images.
+
+        That takes no calibration, and the case may be of another kind than those. None where
+        nothing is known of either.
+        """
+        if self.card.domain is None or self.descriptors is None or descriptors is None:
+            return None
+        return check_domain(self.card.domain, self.descriptors, descriptors, kind)
 
     def decide(
         self,
         score: float,
-        descriptor: FloatArray | None = None,
+        domain: DomainCheck | None = None,
         kind: CaseKind = "image",
         reading: ReadingSettings | None = None,
     ) -> Decision | None:
-        """What to make of a score; None without a calibration that fits, see `undecided`."""
+        """Decide upon a score; None without a calibration that fits, see `undecided`."""
         calibration = self.card.calibration
         if calibration is None or self.undecided(kind, reading):
             return None
-        distance = None
-        if descriptor is not None and self.descriptors is not None:
-            distance = nearest(descriptor, self.descriptors)
-        return calibration.decide(score, distance)
+        return calibration.decide(score, domain)
 
     def undecided(self, kind: CaseKind = "image", reading: ReadingSettings | None = None) -> str:
         """Why scores of this kind are not decided upon; empty if they are."""
@@ -163,19 +174,21 @@ class Detector:
     def prediction(self, output: Output, index: int, image: Image) -> Prediction:
         """What an output says about one of its images, in the image's own frame."""
         resize = SquareResize(image.size_hw, self.model.encoder.input_px)
-        prototype, memory, drift = output.prototype, output.memory, output.drift
-        score, descriptor = float(output.score[index]), None
+        scores, drift = output.scores, output.drift
+        score, descriptor, domain = float(output.score[index]), None, None
         if output.descriptor is not None:
             descriptor = output.descriptor[index].cpu().numpy()
+            domain = self.check_domain(descriptor[None])
         return Prediction(
             score=score,
             map=resize.invert(output.map[index].cpu().numpy()),
-            score_prototype=float(prototype.score[index]) if prototype else None,
-            score_memory=float(memory.score[index]) if memory else None,
+            score_prototype=float(scores["prototype"][index]) if "prototype" in scores else None,
+            score_memory=float(scores["memory"][index]) if "memory" in scores else None,
             drift=drift[index].cpu().numpy() if drift is not None else None,
             source=image.source,
-            decision=self.decide(score, descriptor),
+            decision=self.decide(score, domain),
             descriptor=descriptor,
+            domain=domain,
         )
 
     def save(
@@ -200,56 +213,59 @@ class Detector:
         write_bundle(Path(path), self.card, tensors, kept, thumbnails)
 
 
-Build = Callable[[Card, Encoder], Scorer]
-
-
-def build_recap(card: Card, encoder: Encoder) -> ReCAP:
-    """The model that a bundle of ours describes, without its numbers."""
-    settings = card.settings
-    assert isinstance(settings, Settings)
-    with own_draws():  # where it starts is of no matter: the bundle has its numbers
-        if card.mode == "normal-only":
-            model = ReCAP(encoder, settings, settings.training.made_up_lesions, card.taught_by)
-            model.drop_prototypes()
-            return model
-        if card.mode == "few-shot" and settings.model.branches == "taught" and not card.taught_by:
-            maps = ReCAP(encoder, settings, single="masks")
-            return join_heads(maps, ReCAP(encoder, settings, single="labels"))
-        return ReCAP(encoder, settings, single=card.taught_by)
-
-
-def load_as(
-    build: Build,
+def load_detector(
     path: str | Path,
     device: str = "cpu",
     random_weights: bool = False,
-    encoder: Encoder | None = None,
+    encoder: Any = None,
+    settings: Settings | None = None,
 ) -> Detector:
-    """Load a saved detector whose model `build` makes; see `recap.load`.
+    """Load a saved detector of any method; see `recap.load`.
 
     Its encoder must be here and be the one it was fitted on. An encoder that is loaded already
-    can be given, and then serves this detector too.
+    can be given, and then serves this detector too; so can settings that differ from its own in
+    how it scores alone.
     """
     folder = Path(path)
     card = read_card(folder)
+    if settings is not None:
+        card = card.model_copy(update={"settings": settings})
     if card.encoder.sha256 == RANDOM and not random_weights:
         raise BundleError(
             f"{folder} was fitted on an encoder with random weights, for latency work only: its "
             "scores mean nothing. Pass --random-weights (random_weights=True) to use it anyway."
         )
-    encoder = checked(encoder or find_encoder(folder, card), folder, card)
-    model = build(card, encoder)
+    method = find_method(card.settings.method)
+    encoder = checked(encoder or find_encoder(method, folder, card), folder, card)
+    with seeded():  # where it starts is of no matter: the bundle has its numbers
+        model = method.build(encoder, card.settings, card.variant)
+    model.settle()
     tensors = read_tensors(folder, card)
     descriptors = _descriptors(tensors.pop(DESCRIPTORS, None), card, folder)
     restore(model, tensors, folder)
-    if isinstance(model, ReCAP) and (model.memory is None) != (card.mode == "zero-shot"):
-        raise BundleError(
-            f"{folder}: a {card.mode} detector {'needs a' if model.memory is None else 'has no'} "
-            "memory. Copy the bundle again."
-        )
+    if lacking := model.lacking():
+        raise BundleError(f"{folder / TENSORS}: lacks {lacking}. Copy the bundle again.")
     # A digest is of the file, not of the detector, which may be calibrated and saved anew.
     card = card.model_copy(update={"head_sha256": None})
-    return Detector(model.to(device), card, descriptors)
+    detector = Detector(model.to(device), card, descriptors)
+    _try_out(detector, folder)
+    return detector
+
+
+def _try_out(detector: Detector, folder: Path) -> None:
+    """Score a blank image: what fitting filled may have any size in a bundle, but not every one."""
+    blank = np.zeros((detector.model.encoder.input_px,) * 2, np.uint8)
+    try:
+        detector.score(blank)
+    except RecapError:
+        raise
+    # Numbers that do not fit each other are answered with almost any exception.
+    except Exception as error:
+        reason = " ".join(str(error).split())[:200] or type(error).__name__
+        raise BundleError(
+            f"{folder / TENSORS} cannot score: its numbers do not fit each other ({reason}). Copy "
+            "the bundle again."
+        ) from error
 
 
 def as_image(source: Any, reading: ReadingSettings) -> Image:
@@ -277,13 +293,15 @@ def head_tensors(model: Scorer) -> dict[str, Tensor]:
 
 
 def _descriptors(stored: Tensor | None, card: Card, folder: Path) -> FloatArray | None:
-    expected = card.calibration is not None and card.calibration.domain is not None
+    expected = card.domain is not None
     if expected != (stored is not None) or (stored is not None and stored.ndim != 2):
-        raise BundleError(f"{folder}: {DESCRIPTORS} do not fit its card. Copy the bundle again.")
+        raise BundleError(
+            f"{folder / TENSORS}: {DESCRIPTORS} do not fit its card. Copy the bundle again."
+        )
     if stored is None:
         return None
     if not bool(torch.isfinite(stored).all()):
-        raise BundleError(f"{folder}: holds values that are not finite. Fit again.")
+        raise BundleError(f"{folder / TENSORS}: holds values that are not finite. Fit again.")
     return stored.float().numpy()
 
 
@@ -293,15 +311,16 @@ def restore(model: Scorer, tensors: dict[str, Tensor], folder: Path) -> None:
         if name in tensors:
             owner, _, leaf = name.rpartition(".")
             setattr(model.get_submodule(owner), leaf, torch.empty_like(tensors[name]))
-    expected = {k: v.shape for k, v in head_tensors(model).items()}
-    found = {k: v.shape for k, v in tensors.items()}
+    expected = {k: (v.shape, v.dtype) for k, v in head_tensors(model).items()}
+    found = {k: (v.shape, v.dtype) for k, v in tensors.items()}
     if expected != found:
         wrong = sorted(k for k in expected | found if expected.get(k) != found.get(k))
         raise BundleError(
-            f"{folder}: {', '.join(wrong)} do not fit its settings. Copy the bundle again."
+            f"{folder / TENSORS}: {', '.join(wrong)} do not fit its settings. Copy the bundle "
+            "again."
         )
     if not all(bool(torch.isfinite(v).all()) for v in tensors.values()):
-        raise BundleError(f"{folder}: holds values that are not finite. Fit again.")
+        raise BundleError(f"{folder / TENSORS}: holds values that are not finite. Fit again.")
     model.load_state_dict(tensors, strict=False)
 
 

@@ -10,19 +10,19 @@ import numpy as np
 import torch.nn.functional as F
 from torch import Tensor
 
+from recap._download import sha256_of
 from recap.data.benchmark import Domain
 from recap.data.exclusions import Exclusions
 from recap.errors import InputError
-from recap.fetch import sha256_of
 from recap.io import read_image
 from recap.io.raster import read_mask_of
 from recap.io.resize import SquareResize
-from recap.methods.recap.scorer import Output, without_maps
+from recap.methods.base import Output
 from recap.metrics import ImageMetrics, PixelMetrics
+from recap.pipeline import side_by_side
 from recap.progress import Progress, silent
 from recap.scoring.detector import Detector
-from recap.scoring.pipeline import side_by_side
-from recap.scoring.prepared import fitting_batch, one_core_each
+from recap.scoring.prepared import images_at_a_time, one_core_each
 from recap.types import CLASSES, BoolArray, FloatArray, Image, Sample
 
 MEASURED_PX = 240
@@ -102,7 +102,7 @@ def measure(
         return image, detector.raw_output([image])
 
     progress("score", 0, len(samples), "")
-    looked = side_by_side(look, samples, 1 if detector.on_gpu else fitting_batch(detector))
+    looked = side_by_side(look, samples, images_at_a_time(detector))
     with one_core_each(detector), closing(looked):
         for index, (sample, (image, output)) in enumerate(zip(samples, looked, strict=True)):
             images.update([float(output.score[0])], [sample.abnormal])
@@ -112,7 +112,7 @@ def measure(
                 empty += [sample.mask] if sample.mask is not None and not mask.any() else []
             if index in keep_maps:
                 maps[index] = output.map[0].cpu().numpy()
-            outputs.append(without_maps(output))
+            outputs.append(output.without_maps())
             progress("score", index + 1, len(samples), "")
     abnormal = sum(sample.abnormal for sample in samples)
     marked = len(empty) < masked

@@ -1,41 +1,44 @@
-"""Why: the nearest normal patch to a place of an image, and what each layer adds to the result."""
+"""Why: what each layer of each source adds to a score and to a place of the map, and the nearest
+normal patches to that place."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from recap.errors import InputError, RecapError
+from recap.errors import BundleError, InputError
 from recap.io.resize import SquareResize
-from recap.methods.recap.head import ReCAP
+from recap.methods.base import Evidence, Scorer, shares
+from recap.scoring.bundle import Card
 from recap.scoring.detector import Detector, Source, as_image
-from recap.scoring.evidence import (
-    Evidence,
-    Neighbours,
-    find_neighbours,
-    layer_weights,
-    memory_evidence,
-    patch_at,
-    prototype_evidence,
-)
-from recap.scoring.memory_origin import NOT_KEPT, Origin, origin_of, origins_kept, patch_centre
-from recap.types import BRANCHES, FloatArray
+from recap.types import FloatArray
 
-NO_MEMORY = "A zero-shot detector remembers no normal images, so there is no nearest patch."
-EvidenceName = Literal["prototype", "memory", "appearance"]
+NO_MEMORY = "This detector remembers no normal images, so there is no nearest patch."
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where a remembered patch comes from."""
+
+    support: int
+    """Number in the card's list of support images."""
+    name: str
+    xy_px: tuple[float, float] | None
+    """Its centre in that image's own pixels; None if the bundle does not tell the image's size."""
+    size_hw: tuple[int, int] | None
 
 
 @dataclass(frozen=True)
 class Contribution:
-    """What one layer of the prototypes or of the memory adds to a score or to a map value; or the
-    image as a whole to its score."""
+    """What one layer of one source of evidence adds to a score or to a map value."""
 
     layer: int
-    """The encoder's block, counted from 1; 0 for the image as a whole, seen in all of them."""
-    source: EvidenceName
+    """The encoder's block, counted from 1; 0 where a source has no layers to tell apart."""
+    source: str
+    """prototype, memory, appearance (the image as a whole), or what another method says."""
     weight: float
     """Of the layer and of the source together; all weights add up to 1."""
     evidence: float
@@ -104,99 +107,90 @@ class Explanation:
 def explain(detector: Detector, image: Source, xy: tuple[int, int] | None = None) -> Explanation:
     """Explain an image's score and its map at a pixel (column, row), or at the map's peak."""
     model = detector.model
-    if not isinstance(model, ReCAP):
-        name = getattr(detector.card.settings, "method", type(model).__name__)
-        raise RecapError(
-            f"'{name}' cannot be explained: only recap's own detectors keep what each layer says. "
-            "Fit with --method recap, static, normal_only or nearest."
-        )
     picture = as_image(image, detector.card.reading)
     resize = SquareResize(picture.size_hw, model.encoder.input_px)
     with torch.inference_mode():
         pixels = detector.preprocess(picture)[None].to(model.device)
-        prefix = model.prefix(pixels)
-        tokens = model.adapt(prefix)
-        whole = model.whole(pixels, prefix)
-        output = model.score_tokens(tokens, whole)
-        edges = whole.edges(model.settings.model.map_edge_px)
-        evidence: dict[EvidenceName, Evidence] = {}
-        if model.has_prototypes:
-            evidence["prototype"] = prototype_evidence(model, tokens, edges)
-        neighbours = None
-        if model.memory is not None:
-            neighbours = find_neighbours(model, tokens)
-            evidence["memory"] = memory_evidence(model, neighbours, edges)
-    map = resize.invert(output.map[0].cpu().numpy())
-    x, y = _peak(map) if xy is None else _checked(xy, picture.size_hw)
-    patch = _patch_under(model, resize, x, y)
+        output = model(pixels)
+        evidence = model.evidence(pixels, parts=True)
+        map = resize.invert(output.map[0].cpu().numpy())
+        x, y = _peak(map) if xy is None else _checked(xy, picture.size_hw)
+        row, column = (
+            int((place + 0.5) * resize.size_px / side)
+            for place, side in zip((y, x), picture.size_hw, strict=True)
+        )
+        patch = model.patch_at(row, column)
+        neighbours = () if patch is None else tuple(_neighbours(detector, pixels, patch))
+        map_parts = tuple(_map_parts(model, evidence, pixels, resize, (x, y)))
+    place = (float(x), float(y))
     return Explanation(
         source=picture.source,
         size_hw=picture.size_hw,
         xy_px=(x, y),
-        patch_xy_px=patch_centre(model, patch, picture.size_hw),
+        patch_xy_px=place if patch is None else patch_centre(model.encoder, patch, picture.size_hw),
         score=float(output.score[0]),
         map_value=float(map[y, x]),
-        score_parts=tuple(_score_parts(model, evidence, output.appearance)),
-        map_parts=tuple(_map_parts(model, evidence, resize, x, y)),
-        neighbours=tuple(_neighbours(detector, model, neighbours, patch)),
-        note=_note(model),
+        score_parts=tuple(_score_parts(evidence)),
+        map_parts=map_parts,
+        neighbours=neighbours,
+        note="" if neighbours else NO_MEMORY,
         map=map,
     )
 
 
-def _score_parts(
-    model: ReCAP, found: dict[EvidenceName, Evidence], whole: Tensor | None
-) -> Iterator[Contribution]:
-    weights = layer_weights(model.theta_det)
-    share = 0.0 if whole is None else model.whole_weight
-    for source, evidence in found.items():
-        weight = (1 - share) * evidence.weight
-        yield from _parts(model, source, weight, weights, evidence.scores.tolist())
-    if whole is not None:
-        yield Contribution(0, "appearance", share, float(whole[0]))
+def _score_parts(evidence: list[Evidence]) -> Iterator[Contribution]:
+    for part, share in shares(evidence):
+        for layer, weight, value in zip(
+            part.layers, part.weights.tolist(), part.score[:, 0].tolist(), strict=True
+        ):
+            yield Contribution(layer, part.source, share * weight, value)
 
 
 def _map_parts(
-    model: ReCAP, found: dict[EvidenceName, Evidence], resize: SquareResize, x: int, y: int
+    model: Scorer,
+    evidence: list[Evidence],
+    pixels: Tensor,
+    resize: SquareResize,
+    xy: tuple[int, int],
 ) -> Iterator[Contribution]:
-    weights = layer_weights(model.theta_seg)
-    for source, evidence in found.items():
+    for part, share in shares(evidence, of_map=True):
+        assert part.map is not None
+        assert part.map_weights is not None
         # Bringing a map back to the image's size is linear, so each layer's can be by itself.
-        maps = (resize.invert(map.cpu().numpy()) for map in evidence.maps)
-        values = [float(map[y, x]) for map in maps]
-        yield from _parts(model, source, evidence.weight, weights, values)
+        maps = [resize.invert(m.cpu().numpy()) for m in model.on_pixels(part.map[:, 0], pixels)]
+        values = [float(map[xy[1], xy[0]]) for map in maps]
+        for layer, weight, value in zip(
+            part.layers, part.map_weights.tolist(), values, strict=True
+        ):
+            yield Contribution(layer, part.source, share * weight, value)
 
 
-def _parts(
-    model: ReCAP,
-    source: EvidenceName,
-    weight: float,
-    of_layers: Sequence[float],
-    values: Sequence[float],
-) -> Iterator[Contribution]:
-    for layer, share, value in zip(model.encoder.layers, of_layers, values, strict=True):
-        yield Contribution(layer, source, weight * share, value)
+def _neighbours(detector: Detector, pixels: Tensor, patch: int) -> Iterator[Neighbour]:
+    for found in detector.model.nearest(pixels, patch):
+        origin = None
+        if found.row is not None:
+            origin = origin_of(detector.card, detector.model.encoder, found.row)
+        yield Neighbour(found.layer, found.branch, found.distance, origin)
 
 
-def _neighbours(
-    detector: Detector, model: ReCAP, found: Neighbours | None, patch: int
-) -> Iterator[Neighbour]:
-    if found is None:
-        return
-    known = origins_kept(model)
-    branches = BRANCHES if found.row.shape[1] > 1 else ("both",)
-    for index, layer in enumerate(model.encoder.layers):
-        for branch, name in enumerate(branches):
-            row = int(found.row[index, branch, patch])
-            distance = float(found.distance[index, branch, patch])
-            origin = origin_of(model, detector.card, index, branch, row) if known else None
-            yield Neighbour(layer, name, distance, origin)
+def origin_of(card: Card, encoder: Any, row: int) -> Origin:
+    """The origin of a remembered patch, from its number among those of all support images."""
+    number, patch = divmod(row, encoder.grid**2)
+    if number >= len(card.support):
+        raise BundleError("The memory does not fit the list of support images. Fit again.")
+    record = card.support[number]
+    size = record.get("size_hw")
+    if size is None:
+        return Origin(number, str(record["name"]), None, None)
+    size_hw = (int(size[0]), int(size[1]))
+    return Origin(number, str(record["name"]), patch_centre(encoder, patch, size_hw), size_hw)
 
 
-def _note(model: ReCAP) -> str:
-    if model.memory is None:
-        return NO_MEMORY
-    return "" if origins_kept(model) else NOT_KEPT
+def patch_centre(encoder: Any, patch: int, size_hw: tuple[int, int]) -> tuple[float, float]:
+    """The centre (x, y) of a patch in the pixels of an image of that size."""
+    row, column = divmod(patch, encoder.grid)
+    x, y = ((index + 0.5) * encoder.patch_px / encoder.input_px for index in (column, row))
+    return x * size_hw[1] - 0.5, y * size_hw[0] - 0.5
 
 
 def _peak(map: FloatArray) -> tuple[int, int]:
@@ -212,11 +206,3 @@ def _checked(xy: tuple[int, int], size_hw: tuple[int, int]) -> tuple[int, int]:
             f"y in 0..{size_hw[0] - 1}."
         )
     return x, y
-
-
-def _patch_under(model: ReCAP, resize: SquareResize, x: int, y: int) -> int:
-    row, column = (
-        int((place + 0.5) * resize.size_px / side)
-        for place, side in zip((y, x), resize.source_hw, strict=True)
-    )
-    return patch_at(model, row, column)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from recap.atomic import replacing, write_atomic
+from recap._files import replacing, write_atomic
 from recap.io import Case
 from recap.scoring.cases import CasePrediction
 from recap.scoring.parts import ImageScore

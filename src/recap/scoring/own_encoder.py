@@ -1,18 +1,18 @@
 """The encoder of a bundle: a detector's scores mean something only on the one it was fitted on."""
 
 from pathlib import Path
+from typing import Any
 
-from recap.encoders.load import load_encoder
-from recap.encoders.seen_through import seen_through
-from recap.encoders.vit import Encoder
+from recap.encoders.load import preprocessing_fingerprint
 from recap.errors import BundleError, WeightsError
+from recap.methods.registry import Method
 from recap.scoring.bundle import Card
 
 
-def find_encoder(folder: Path, card: Card) -> Encoder:
+def find_encoder(method: Method, folder: Path, card: Card) -> Any:
     """The encoder that a bundle names, if it is on this machine."""
     try:
-        return load_encoder(card.settings.encoder, card.settings.seed)
+        return method.load_encoder(card.settings.encoder, card.settings.seed)
     except WeightsError as error:
         raise BundleError(
             f"{folder} needs the encoder '{card.encoder.name}' "
@@ -20,7 +20,7 @@ def find_encoder(folder: Path, card: Card) -> Encoder:
         ) from error
 
 
-def checked(encoder: Encoder, folder: Path, card: Card) -> Encoder:
+def checked(encoder: Any, folder: Path, card: Card) -> Any:
     """Refuse an encoder that is not the very one the detector was fitted on."""
     if encoder.checksum != card.encoder.sha256:
         raise BundleError(
@@ -28,7 +28,7 @@ def checked(encoder: Encoder, folder: Path, card: Card) -> Encoder:
             f"the weights here have {encoder.checksum}. Bring the original file back with "
             f"`recap weights add FILE --name {card.encoder.name}`, or fit again."
         )
-    for key, here in seen_through(encoder).items():
+    for key, here in preprocessing_fingerprint(encoder).items():
         then = card.preprocessing.get(key, here)
         if then != here:
             raise BundleError(

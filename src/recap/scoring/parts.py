@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from recap.atomic import replacing
+from recap._files import replacing
 from recap.types import FloatArray
 
 

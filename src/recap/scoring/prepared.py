@@ -13,14 +13,18 @@ from itertools import islice
 
 import torch
 
-from recap.data.processes import usable_cores
+from recap._process import usable_cores
+from recap.io.budget import BUDGET
+from recap.io.raster import TILES
 from recap.io.resize import SquareResize
-from recap.methods.recap.scorer import Output
+from recap.methods.base import Output
+from recap.pipeline import side_by_side
 from recap.scoring.detector import Detector
-from recap.scoring.pipeline import side_by_side
 from recap.types import Image, Prediction
 
 GPU_BATCH = 16
+SCORING_BYTES = 36
+"""For each pixel: the picture, its map and what is made of both, as it was measured."""
 MOST_WORKERS = 4
 """Reading and writing take a fraction of the encoder's time: more threads would idle."""
 
@@ -48,6 +52,8 @@ class Answer:
 
 def prepare(detector: Detector, image: Image) -> Prepared:
     """Do the part of scoring that needs no model."""
+    height, width = image.size_hw
+    BUDGET.check(height * width * SCORING_BYTES, image.source, TILES)
     resize = SquareResize(image.size_hw, detector.model.encoder.input_px)
     return Prepared(image, Image(resize.apply(image.pixels), image.source))
 
@@ -77,6 +83,11 @@ def fitting_batch(detector: Detector, wanted: int | None = None) -> int:
     runtime = detector.runtime
     most = torch.get_num_threads() if runtime is None else runtime.lanes
     return min(wanted or most, most)
+
+
+def images_at_a_time(detector: Detector) -> int:
+    """How many images to score side by side; on a GPU one after the other."""
+    return 1 if detector.on_gpu else fitting_batch(detector)
 
 
 @contextmanager

@@ -171,10 +171,13 @@ def _region(
     step: float,
     spacing_mm: tuple[float, float] | None,
 ) -> Region:
-    rows, columns = np.nonzero(inside)
-    strength = values[rows, columns].astype(np.float64)
+    # Counts instead of places: two integers for each pixel take more memory than the picture.
+    strength = values[inside].astype(np.float64)
+    rows, columns = inside.sum(axis=1), inside.sum(axis=0)
     best = int(strength.argmax())
-    area = len(rows) * step * step
+    best_row = int(np.searchsorted(rows.cumsum(), best, side="right"))
+    best_column = int(np.flatnonzero(inside[best_row])[best - rows[:best_row].sum()])
+    area = len(strength) * step * step
     top, left = corner
     return Region(
         image=number,
@@ -186,14 +189,22 @@ def _region(
             int(np.ceil((left + inside.shape[1]) * step)),
             int(np.ceil((top + inside.shape[0]) * step)),
         ),
-        centroid_xy_px=(_centre(left + columns.mean(), step), _centre(top + rows.mean(), step)),
+        centroid_xy_px=(
+            _centre(left + _mean_place(columns), step),
+            _centre(top + _mean_place(rows), step),
+        ),
         peak=float(strength[best]),
         peak_xy_px=(
-            int(_centre(left + columns[best], step)),
-            int(_centre(top + rows[best], step)),
+            int(_centre(left + best_column, step)),
+            int(_centre(top + best_row, step)),
         ),
         mean=float(strength.mean()),
     )
+
+
+def _mean_place(counts: NDArray[np.integer[Any]]) -> float:
+    """The mean index of what is counted by index."""
+    return float((counts * np.arange(len(counts))).sum() / counts.sum())
 
 
 def _centre(value: float, step: float) -> float:

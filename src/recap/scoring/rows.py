@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import IO
 
-from recap.atomic import replacing
+from recap._files import replacing
 from recap.data.text_names import as_text, from_text
 from recap.errors import InputError
 

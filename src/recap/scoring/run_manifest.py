@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from recap.atomic import write_atomic
+from recap._download import sha256_of
+from recap._files import write_atomic
 from recap.config import ReadingSettings
 from recap.errors import InputError
-from recap.fetch import sha256_of
 from recap.scoring.detector import Detector
 from recap.scoring.rows import Row
 from recap.scoring.shards import MANIFEST, TABLE, WHOLE, Shard, all_of

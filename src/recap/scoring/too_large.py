@@ -27,5 +27,6 @@ def refusing_too_large() -> Iterator[None]:
 def _too_large() -> InputError:
     return InputError(
         "This case takes more memory than there is. Close other programs, crop it, or give "
-        "--device cpu if it is a GPU's memory. Then run again: it is tried anew."
+        "--device cpu if it is a GPU's memory. Then run again: it is tried anew.",
+        code="no_memory",
     )

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 import torch
 
-from recap.config import resolve_settings
 from recap.encoders.vit import Encoder
-from recap.methods.recap.head import ReCAP, Teacher
-from recap.methods.recap.prototypes import PrototypePair
+from recap.methods.recap.head import ReCAP
+from recap.methods.recap.regimes import build
+from recap.methods.registry import resolve_settings
 
 MakeModel = Callable[..., ReCAP]
 
@@ -18,15 +18,16 @@ MakeModel = Callable[..., ReCAP]
 @torch.no_grad()
 def shake(model: ReCAP) -> None:
     """Give gates, layer weights and the length of prototypes values that they may have later."""
-    for theta in (model.theta_seg, model.theta_det):
-        theta.copy_(torch.randn_like(theta))
-    for pair in model.prototypes:
-        assert isinstance(pair, PrototypePair)
-        pair.base.mul_(0.5 + torch.rand(2, 1))
-        if pair.weight is not None:
-            pair.weight.copy_(torch.randn_like(pair.weight))
-        if pair.gate is not None:
-            pair.gate.copy_(torch.randn_like(pair.gate))
+    branches = [model.maps] if model.shared else [model.maps, model.scores]
+    for branch in branches:
+        branch.theta.copy_(torch.randn_like(branch.theta))
+    for layer in zip(*(branch.pairs for branch in branches), strict=True):
+        for pair in layer:
+            pair.base.mul_(0.5 + torch.rand(2, 1))
+            if pair.weight is not None:
+                pair.weight.copy_(torch.randn_like(pair.weight))
+            if pair.gate is not None:
+                pair.gate.copy_(torch.randn_like(pair.gate))
 
 
 @pytest.fixture(scope="session")
@@ -36,22 +37,16 @@ def double_encoder(tiny_encoder: Encoder) -> Encoder:
 
 @pytest.fixture
 def make_model(tiny_encoder: Encoder, double_encoder: Encoder) -> MakeModel:
-    """make_model(preset, double=…, trained_head=…, single=…, **sections of the settings)."""
+    """make_model(preset, regime, double=…, **sections of the settings)."""
 
     def make(
-        preset: str = "fast",
-        *,
-        double: bool = False,
-        trained_head: bool = True,
-        single: Teacher | None = None,
-        **values: Any,
+        preset: str = "fast", regime: str = "both", *, double: bool = False, **values: Any
     ) -> ReCAP:
-        settings = resolve_settings(preset, encoder={"name": "tiny", "input_px": 70}, **values)
+        encoder = {"name": "tiny", "input_px": 70}
+        settings = resolve_settings(preset, encoder=encoder, seed=1, **values)
+        model = build(double_encoder if double else tiny_encoder, settings, regime)
         with torch.random.fork_rng():
             torch.manual_seed(1)
-            model = ReCAP(
-                double_encoder if double else tiny_encoder, settings, trained_head, single
-            )
             shake(model)
         return model.double() if double else model.float()
 

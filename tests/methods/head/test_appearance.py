@@ -1,6 +1,7 @@
 """Images as a whole: the vector against loops, the regression against an independent solver."""
 
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -8,13 +9,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from recap.methods.recap.appearance import (
-    PENALTY,
-    STEEPNESS,
-    appearance,
-    appearance_evidence,
-    solve_appearance,
-)
+from recap.methods.features import Features
+from recap.methods.recap.sources import PENALTY, STEEPNESS, project, solve_labels
+
+
+def evidence_of(vectors: torch.Tensor, solved: torch.Tensor) -> torch.Tensor:
+    return torch.sigmoid(STEEPNESS * project(vectors, solved))
 
 
 def slow_vector(taps: np.ndarray) -> list[float]:
@@ -40,7 +40,9 @@ def slow_vector(taps: np.ndarray) -> list[float]:
 
 def test_vectors_against_loops() -> None:
     taps = torch.randn(3, 2, 5, 7, dtype=torch.float64)
-    seen = appearance(taps)
+    hidden = torch.cat([torch.full((3, 2, 1, 7), 9.0).double(), taps], dim=2)  # class token first
+    encoder = SimpleNamespace(patches=lambda tokens: tokens[..., 1:, :])
+    seen = Features(encoder, hidden).appearance  # type: ignore[arg-type]
     assert seen.shape == (3, 2 * 2 * 7)
     for row, image in zip(seen, taps, strict=True):
         np.testing.assert_allclose(row.numpy(), slow_vector(image.numpy()), atol=1e-10)
@@ -52,7 +54,7 @@ def test_the_regression_against_stacked_least_squares(normal: int, abnormal: int
     generator = torch.Generator().manual_seed(normal)
     vectors = torch.randn(normal + abnormal, 9, generator=generator, dtype=torch.float64)
     labels = torch.arange(normal + abnormal) >= normal
-    solved = solve_appearance(vectors, labels).numpy()
+    solved = solve_labels(vectors, labels).numpy()
     x, y = vectors.numpy(), labels.numpy()
     centre = (x[y].mean(0) + x[~y].mean(0)) / 2
     length = np.linalg.norm(x - centre, axis=1).mean()
@@ -64,16 +66,16 @@ def test_the_regression_against_stacked_least_squares(normal: int, abnormal: int
     direction = np.linalg.lstsq(rows, target, rcond=None)[0] / length
     np.testing.assert_allclose(solved[:-1], direction, atol=1e-9)
     np.testing.assert_allclose(solved[-1], -direction @ centre, atol=1e-9)
-    evidence = appearance_evidence(vectors, torch.from_numpy(solved))
+    evidence = evidence_of(vectors, torch.from_numpy(solved))
     expected = 1 / (1 + np.exp(-STEEPNESS * ((x - centre) @ direction)))
     np.testing.assert_allclose(evidence.numpy(), expected, atol=1e-9)
 
 
 def test_equal_images_are_no_singular_system() -> None:
     same = torch.ones(4, 6)
-    solved = solve_appearance(same, torch.tensor([False, False, True, True]))
+    solved = solve_labels(same, torch.tensor([False, False, True, True]))
     assert torch.isfinite(solved).all()
-    torch.testing.assert_close(appearance_evidence(same, solved), torch.full((4,), 0.5))
+    torch.testing.assert_close(evidence_of(same, solved), torch.full((4,), 0.5))
 
 
 @given(seed=st.integers(0, 1000))
@@ -82,6 +84,6 @@ def test_support_images_fall_on_their_own_side(seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)
     vectors = torch.randn(8, 40, generator=generator)
     labels = torch.arange(8) >= 4
-    evidence = appearance_evidence(vectors, solve_appearance(vectors, labels))
+    evidence = evidence_of(vectors, solve_labels(vectors, labels))
     assert (evidence[labels] > 0.5).all()
     assert (evidence[~labels] < 0.5).all()

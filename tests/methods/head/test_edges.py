@@ -6,8 +6,15 @@ import slow_model
 import torch
 from torch import Tensor
 
-from recap.methods.recap.edges import CELL_PX, PENALTY, Edges, cell_count, find_edges, finish_map
-from recap.methods.recap.maps import cell_means, upsample
+from recap.methods.recap.maps import (
+    CELL_PX,
+    PENALTY,
+    Drawing,
+    Edges,
+    cell_count,
+    cell_means,
+    upsample,
+)
 from recap.scoring.regions import find_regions
 
 REACH_PX = 10.0
@@ -136,11 +143,10 @@ def test_images_do_not_see_each_other() -> None:
 
 def test_finished_maps_are_in_range_and_without_a_reach_untouched() -> None:
     pixels, drawn = torch.rand(1, 3, 72, 72), (torch.rand(1, 18, 18) > 0.5).float()
-    finished = finish_map(drawn, find_edges(pixels, REACH_PX))
+    finished = Drawing(72, 14, "centres", edge_px=REACH_PX).finish(drawn, pixels)
     assert finished.shape == (1, 72, 72)
     assert 0 <= finished.min() <= finished.max() <= 1
-    assert find_edges(pixels, 0.0) is None
-    assert finish_map(drawn, None) is drawn
+    assert Drawing(72, 14, "centres").finish(drawn, pixels) is drawn
 
 
 def test_noise_of_pixels_does_not_tear_a_region_apart() -> None:

@@ -7,13 +7,7 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from recap.methods.recap.fusion import (
-    fuse_branches,
-    fuse_layers,
-    image_score,
-    top_count,
-    top_k_mean,
-)
+from recap.methods.base import mix, top_count, top_k_mean, weigh
 
 
 @pytest.mark.parametrize(
@@ -57,12 +51,12 @@ def test_layers_are_weighed_by_a_softmax() -> None:
     for index in np.ndindex(2, 3, 3):
         for layer in range(4):
             expected[index] += weights[layer] * values[(layer, *index)].item()
-    np.testing.assert_allclose(fuse_layers(values, theta).numpy(), expected)
+    np.testing.assert_allclose(weigh(values, theta.softmax(dim=0)).numpy(), expected)
 
 
 def test_zero_theta_is_the_plain_mean() -> None:
     values = torch.randn(4, 5)
-    torch.testing.assert_close(fuse_layers(values, torch.zeros(4)), values.mean(dim=0))
+    torch.testing.assert_close(weigh(values, torch.zeros(4).softmax(dim=0)), values.mean(dim=0))
 
 
 def test_image_score_pools_within_layers_before_it_fuses_them() -> None:
@@ -73,7 +67,7 @@ def test_image_score_pools_within_layers_before_it_fuses_them() -> None:
         sum(w * slow_model.top_mean(patches[i, image].tolist(), 0.1) for i, w in enumerate(weights))
         for image in range(3)
     ]
-    seen = image_score(patches, theta, 0.1)
+    seen = weigh(top_k_mean(patches, 0.1), theta.softmax(dim=0))
     torch.testing.assert_close(seen, torch.tensor(expected, dtype=torch.float64))
 
 
@@ -81,7 +75,7 @@ def test_image_score_pools_within_layers_before_it_fuses_them() -> None:
 @settings(deadline=None)
 def test_branches_are_mixed_by_lambda(a: float, b: float, weight: float) -> None:
     prototype, memory = (torch.tensor([v], dtype=torch.float64) for v in (a, b))
-    seen = fuse_branches(prototype, memory, weight).item()
+    seen = mix(prototype, memory, weight).item()
     assert seen == pytest.approx(a + weight * (b - a), abs=1e-12)
-    assert fuse_branches(prototype, memory, 0.0).item() == a
-    assert fuse_branches(prototype, memory, 1.0).item() == b
+    assert mix(prototype, memory, 0.0).item() == a
+    assert mix(prototype, memory, 1.0).item() == b

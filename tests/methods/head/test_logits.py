@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from recap.methods.recap.head import ReCAP
-from recap.methods.recap.logits import _Cosine, class_logits, margin, probability
+from recap.methods.recap.prototypes import _Cosine, class_logits, margin, probability
 
 MakeModel = Callable[..., ReCAP]
 
@@ -86,9 +86,9 @@ def test_zero_tokens_give_zero_logits_and_finite_gradients() -> None:
 @pytest.mark.parametrize("conditioning", ["gated", "unbounded", "static"])
 def test_zero_tokens_through_the_whole_head(make_model: MakeModel, conditioning: str) -> None:
     """A dead context and dead patches: probability one half, nothing that is not a number."""
-    model = make_model(model={"conditioning": conditioning})
-    prefix = torch.zeros(1, 4, 26, 32)
-    output = model.score_prefix(prefix, model.whole(torch.zeros(1, 3, 70, 70), prefix))
+    model = make_model(regime="domain_both", model={"conditioning": conditioning})
+    hidden = torch.zeros(1, 4, 26, 32)
+    output = model.judge(model.features(hidden, torch.zeros(1, 3, 70, 70)))
     torch.testing.assert_close(output.score, torch.tensor([0.5]))
     torch.testing.assert_close(output.map, torch.full((1, 70, 70), 0.5))
     (output.score.sum() + output.map.sum()).backward()

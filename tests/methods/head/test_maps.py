@@ -7,14 +7,16 @@ import pytest
 import slow_model
 import torch
 import torch.nn.functional as F
+from heads import adapt, remember
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from recap.config import Upsample, resolve_settings
 from recap.encoders.vit import Encoder
-from recap.methods.recap.head import ReCAP
 from recap.methods.recap.maps import interpolation_matrix, upsample
+from recap.methods.recap.regimes import build
+from recap.methods.recap.settings import Upsample
+from recap.methods.registry import resolve_settings
 
 MODES: tuple[Upsample, ...] = ("centres", "corners")
 
@@ -109,9 +111,9 @@ def test_a_dot_in_the_image_is_where_the_map_says(
     encoder = Encoder(vit, name="tiny", checksum="", input_px=240, layers=(1,))
     chosen = {"name": "tiny", "input_px": 240, "layers": (1,)}
     settings = resolve_settings(encoder=chosen, model={"map_edge_px": edge_px})
-    model = ReCAP(encoder, settings, trained_head=False)
+    model = build(encoder, settings, "nearest")
     black = torch.zeros(1, 3, 240, 240)
-    model.remember(model.adapt(model.prefix(black)))
+    remember(model, adapt(model, black))
     patches = [0, 16, 272, 288, *range(9, 280, 16)]  # corners, and every row and column
     images = black.repeat(len(patches), 1, 1, 1)
     for image, patch in zip(images, patches, strict=True):

@@ -7,8 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from recap.methods.recap.adapters import SLOPE
-from recap.methods.recap.logits import class_logits, margin
-from recap.methods.recap.margins import adapted_margins
+from recap.methods.recap.prototypes import adapted_margins, class_logits, margin
 
 
 def inputs(images=3, patches=7, width=5, channels=6, seed=0):

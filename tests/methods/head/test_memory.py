@@ -6,6 +6,7 @@ import pytest
 import slow_model
 import torch
 import torch.nn.functional as F
+from heads import adapt, remember
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
@@ -107,15 +108,16 @@ def test_model_keeps_one_bank_per_layer_and_branch(
     make_model: MakeModel, pixels: Tensor, coreset: int | None
 ) -> None:
     model = make_model(memory={"coreset": coreset})
-    tokens = model.adapt(model.prefix(pixels))
-    model.remember(tokens)
-    assert model.memory is not None
-    assert model.memory.shape == (4, 2, coreset or 75, 32)
-    assert not model.memory.requires_grad
+    tokens = adapt(model, pixels)
+    remember(model, tokens)
+    rows = model.memory.rows  # type: ignore[union-attr]
+    assert rows is not None
+    assert rows.shape == (4, 2, coreset or 75, 32)
+    assert not rows.requires_grad
     for layer in range(4):
         for branch in (0, 1):
             expected = choose_rows(tokens[layer][branch], coreset)[0]
-            assert torch.equal(model.memory[layer, branch], expected)
+            assert torch.equal(rows[layer, branch], expected)
 
 
 def test_distances_of_a_subset_are_never_smaller() -> None:

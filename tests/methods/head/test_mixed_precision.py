@@ -5,11 +5,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from recap.methods.recap.logits import class_logits
 from recap.methods.recap.losses import segmentation_loss
 from recap.methods.recap.maps import upsample
-from recap.methods.recap.prototypes import PrototypePair
-from recap.training.objective import distance_to_others
+from recap.methods.recap.prototypes import PrototypePair, class_logits
 
 
 def test_cosine_backward_under_autocast():
@@ -48,14 +46,3 @@ def test_confident_false_positives_keep_their_gradient(given):
 
     assert gradient(True).abs().min() > 1e-3
     torch.testing.assert_close(gradient(True), gradient(False))
-
-
-def test_distances_of_near_patches_keep_their_digits():
-    torch.manual_seed(0)
-    tokens = torch.randn(2, 5, 16)
-    remembered, origin = tokens + 0.01 * torch.randn(2, 5, 16), torch.tensor([1, 0])
-    with torch.autocast("cpu", torch.bfloat16):
-        found = distance_to_others(tokens, remembered, origin)
-    exact = distance_to_others(tokens, remembered, origin)
-    assert exact.max() < 1e-3
-    assert torch.equal(found, exact)

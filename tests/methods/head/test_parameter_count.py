@@ -4,10 +4,11 @@ import pytest
 import torch
 import transformers
 
-from recap.config import Conditioning, resolve_settings
 from recap.encoders.registry import ENCODERS
 from recap.encoders.vit import Encoder
-from recap.methods.recap.head import ReCAP
+from recap.methods.recap.regimes import build
+from recap.methods.recap.settings import Conditioning
+from recap.methods.registry import resolve_settings
 
 WIDTH, C = 1024, 768
 PAIRS = 8  # four layers, two branches
@@ -26,7 +27,9 @@ def clip_large() -> Encoder:
 
 def count(encoder: Encoder, preset: str, conditioning: Conditioning) -> int:
     with torch.device("meta"):
-        model = ReCAP(encoder, resolve_settings(preset, model={"conditioning": conditioning}))
+        model = build(
+            encoder, resolve_settings(preset, model={"conditioning": conditioning}), "both"
+        )
     return model.num_trainable_parameters
 
 
@@ -57,7 +60,7 @@ def test_every_conditioning(
 
 def test_uniform_layers_have_no_weights_to_train(tiny_encoder: Encoder) -> None:
     learned, uniform = (
-        ReCAP(tiny_encoder, resolve_settings(model={"layer_fusion": fusion}))
+        build(tiny_encoder, resolve_settings("fast", model={"layer_fusion": fusion}), "both")
         for fusion in ("learned", "uniform")
     )
     assert uniform.num_trainable_parameters == learned.num_trainable_parameters - LAYER_WEIGHTS
@@ -65,7 +68,7 @@ def test_uniform_layers_have_no_weights_to_train(tiny_encoder: Encoder) -> None:
 
 
 def test_nothing_is_trained_without_a_head(tiny_encoder: Encoder) -> None:
-    model = ReCAP(tiny_encoder, resolve_settings(), trained_head=False)
+    model = build(tiny_encoder, resolve_settings(), "nearest")
     assert model.num_trainable_parameters == 0
 
 
@@ -73,7 +76,7 @@ def test_nothing_is_trained_without_a_head(tiny_encoder: Encoder) -> None:
 def test_narrow_encoders_have_narrow_tokens(
     tiny_encoder: Encoder, bottleneck: int | None, channels: int
 ) -> None:
-    model = ReCAP(tiny_encoder, resolve_settings(model={"bottleneck": bottleneck}))
-    assert model.channels == channels
+    model = build(tiny_encoder, resolve_settings("fast", model={"bottleneck": bottleneck}), "both")
+    assert len(model.maps.adapters[0].down.weight) == channels
     per_pair = 32 * channels + 2 * channels * channels + 2 * channels + 2
     assert model.num_trainable_parameters == PAIRS * per_pair + LAYER_WEIGHTS

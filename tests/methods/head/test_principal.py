@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from recap.methods.recap.principal import ROW_LENGTH, Spread, principal_rows
+from recap.methods.recap.adapters import ROW_LENGTH, Spread, principal_rows
 
 
 def test_the_covariance_is_that_of_all_tokens_together():

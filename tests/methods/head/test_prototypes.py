@@ -7,13 +7,14 @@ from typing import get_args
 import pytest
 import slow_model
 import torch
+from heads import DET, SEG, adapt, labelled, pair
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from recap.config import Conditioning
 from recap.methods.recap.head import ReCAP
 from recap.methods.recap.prototypes import (
+    CONDITIONING,
     PrototypePair,
     context,
     drift_bound,
@@ -21,7 +22,9 @@ from recap.methods.recap.prototypes import (
     random_prototypes,
     recentre,
 )
-from recap.methods.recap.tokens import DET, SEG
+from recap.methods.recap.regimes import BOTH
+from recap.methods.recap.settings import Conditioning
+from recap.methods.recap.teach import start
 
 MakeModel = Callable[..., ReCAP]
 CONDITIONINGS = get_args(Conditioning)
@@ -40,6 +43,11 @@ def shaken_pair(conditioning: Conditioning, eta: float = 0.3) -> PrototypePair:
     return pair
 
 
+def conditioning_of(pair: PrototypePair) -> str:
+    named = {id(row): name for name, row in CONDITIONING.items()}
+    return named[id(pair.condition)]
+
+
 def slow_anchors(pair: PrototypePair, tokens: Tensor) -> Tensor:
     images = []
     for image in tokens.tolist():
@@ -48,7 +56,7 @@ def slow_anchors(pair: PrototypePair, tokens: Tensor) -> Tensor:
             [
                 slow_model.anchor(
                     pair.base[z].tolist(),
-                    pair.conditioning,
+                    conditioning_of(pair),
                     None if pair.weight is None else pair.weight[z].tolist(),
                     None if pair.gate is None else pair.gate[z].item(),
                     pair.eta,
@@ -121,25 +129,25 @@ def test_shared_anchors_keep_their_random_start() -> None:
 @torch.no_grad()
 def test_model_starts_at_class_means_of_all_patches(make_model: MakeModel, pixels: Tensor) -> None:
     model = make_model(double=True)
-    tokens = model.adapt(model.prefix(pixels.double()))
-    normal = [(seg[:2], det[:2]) for seg, det in tokens]
-    abnormal = [(seg[2:], det[2:]) for seg, det in tokens]
-    model.start_prototypes(normal, abnormal)
+    tokens = adapt(model, pixels.double())
+    hidden = model.encode(pixels.double())
+    images = labelled(torch.tensor([False, False, True]), torch.zeros(3, 1, 1), torch.zeros(3) > 0)
+    start(model, BOTH[0], images, [0, 1, 2], hidden)  # type: ignore[arg-type]
     for layer in range(4):
         for branch in (SEG, DET):
-            for z, images in enumerate((normal, abnormal)):
-                patches = images[layer][branch].flatten(0, 1).tolist()
+            for z, chosen in enumerate((slice(0, 2), slice(2, 3))):
+                patches = tokens[layer][branch][chosen].flatten(0, 1).tolist()
                 means = [sum(p[i] for p in patches) / len(patches) for i in range(32)]
                 expected = torch.tensor(slow_model.norm(means), dtype=torch.float64)
-                torch.testing.assert_close(model.base_prototypes()[layer, branch, z], expected)
+                torch.testing.assert_close(pair(model, layer, branch).base[z], expected)
 
 
 def test_tokens_share_one_pair_over_layers_and_branches(make_model: MakeModel) -> None:
     model = make_model(model={"conditioning": "tokens"})
-    bases = {id(model.pair(layer, branch).base) for layer in range(4) for branch in (SEG, DET)}
+    bases = {id(pair(model, layer, branch).base) for layer in range(4) for branch in (SEG, DET)}
     assert len(bases) == 1
     own = make_model(model={"conditioning": "static"})
-    assert len({id(own.pair(i, b).base) for i in range(4) for b in (SEG, DET)}) == 8
+    assert len({id(pair(own, i, b).base) for i in range(4) for b in (SEG, DET)}) == 8
 
 
 @pytest.mark.parametrize("conditioning", CONDITIONINGS)
@@ -147,19 +155,21 @@ def test_tokens_share_one_pair_over_layers_and_branches(make_model: MakeModel) -
 def test_drift_of_every_branch_layer_and_class(
     make_model: MakeModel, pixels: Tensor, conditioning: Conditioning
 ) -> None:
-    model = make_model(double=True, model={"conditioning": conditioning, "eta": 0.2})
-    tokens = model.adapt(model.prefix(pixels[:2].double()))
+    model = make_model(
+        regime="domain_both", double=True, model={"conditioning": conditioning, "eta": 0.2}
+    )
+    tokens = adapt(model, pixels[:2].double())
     drift = model(pixels[:2].double()).drift
     assert drift is not None
     assert drift.shape == (2, 2, 4, 2)
     for branch in (SEG, DET):
         for layer in range(4):
-            pair = model.pair(layer, branch)
-            anchors = slow_anchors(pair, tokens[layer][branch])
+            own = pair(model, layer, branch)
+            anchors = slow_anchors(own, tokens[layer][branch])
             for image in range(2):
                 for z in (0, 1):
-                    start = slow_model.norm(pair.base[z].tolist())
-                    moved = [a - b for a, b in zip(anchors[image, z].tolist(), start, strict=True)]
+                    began = slow_model.norm(own.base[z].tolist())
+                    moved = [a - b for a, b in zip(anchors[image, z].tolist(), began, strict=True)]
                     seen = drift[image, branch, layer, z].item()
                     assert seen == pytest.approx(slow_model.length(moved), abs=1e-12)
     still = conditioning in ("static", "tokens")

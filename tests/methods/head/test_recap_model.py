@@ -9,17 +9,17 @@ import pytest
 import slow_model
 import torch
 import transformers
+from heads import DET, SEG, Tokens, adapt, labelled, pair, parts, remember
 from torch import Tensor
 
-from recap.config import resolve_settings
+from recap.encoders.load import load_encoder
 from recap.encoders.vit import Encoder
-from recap.methods.recap.build import build_model
+from recap.methods.base import Output
 from recap.methods.recap.head import ReCAP
+from recap.methods.recap.losses import Objective
 from recap.methods.recap.maps import interpolation_matrix
 from recap.methods.recap.memory import build_memory
-from recap.methods.recap.scorer import Output
-from recap.methods.recap.tokens import DET, SEG, Tokens
-from recap.training.objective import Batch, Objective
+from recap.methods.registry import resolve_settings
 
 MakeModel = Callable[..., ReCAP]
 BATCH_TOLERANCE = 1e-6
@@ -29,20 +29,20 @@ def slow_prototypes(model: ReCAP, tokens: Tokens, image: int) -> tuple[float, np
     """Score and map of one image from Eqs. 1 to 4, 7 and 8."""
     head, score, fused = model.settings.model, 0.0, np.zeros((70, 70))
     seg_weights, det_weights = (
-        slow_model.softmax(t.tolist()) for t in (model.theta_seg, model.theta_det)
+        slow_model.softmax(t.tolist()) for t in (model.maps.theta, model.scores.theta)
     )
     for layer in range(4):
         phi: list[list[float]] = []
         shares: list[list[float]] = []
         for branch in (SEG, DET):
-            patches, pair = tokens[layer][branch][image].tolist(), model.pair(layer, branch)
-            assert pair.weight is not None
-            assert pair.gate is not None
+            patches, own = tokens[layer][branch][image].tolist(), pair(model, layer, branch)
+            assert own.weight is not None
+            assert own.gate is not None
             c = slow_model.context(patches)
             anchors = [
                 slow_model.anchor(q, "gated", w, b, head.eta, c)
                 for q, w, b in zip(
-                    pair.base.tolist(), pair.weight.tolist(), pair.gate.tolist(), strict=True
+                    own.base.tolist(), own.weight.tolist(), own.gate.tolist(), strict=True
                 )
             ]
             both = [slow_model.logits(p, *anchors, head.logit_scale) for p in patches]
@@ -60,7 +60,7 @@ def slow_memory(
     """Score and map of one image from Eqs. 5 to 8."""
     score, fused = 0.0, np.zeros((70, 70))
     seg_weights, det_weights = (
-        slow_model.softmax(t.tolist()) for t in (model.theta_seg, model.theta_det)
+        slow_model.softmax(t.tolist()) for t in (model.maps.theta, model.scores.theta)
     )
     for layer in range(4):
         halves = []
@@ -82,20 +82,17 @@ def test_whole_model_against_loops(
 ) -> None:
     values = {"model": {"logit_scale": scale, "eta": 0.2}, "memory": {"weight": 0.3}}
     model = make_model(preset, double=True, **values)
-    tokens = model.adapt(model.prefix(pixels.double()))
+    tokens = adapt(model, pixels.double())
     normal = [(seg[1:], det[1:]) for seg, det in tokens]
-    alone = model(pixels.double())
-    assert alone.memory is None
-    model.remember(normal)
-    output = model(pixels.double())
-    assert output.prototype is not None
-    assert output.memory is not None
+    remember(model, normal)
+    output, alone = model(pixels.double()), parts(model, pixels.double())
+    without = make_model(preset, "domain_both", double=True, **values)(pixels.double())
     prototype, memory = slow_prototypes(model, tokens, 0), slow_memory(model, tokens, normal, 0)
     close = {"atol": 1e-5 * scale / 100, "rtol": 0}
     for seen, expected in (
-        (alone, prototype),
-        (output.prototype, prototype),
-        (output.memory, memory),
+        (without, prototype),
+        (alone["prototype"], prototype),
+        (alone["memory"], memory),
         (output, [0.7 * p + 0.3 * m for p, m in zip(prototype, memory, strict=True)]),
     ):
         np.testing.assert_allclose(seen.score[0].item(), expected[0], **close)
@@ -103,18 +100,16 @@ def test_whole_model_against_loops(
 
 
 def fitted(make_model: MakeModel, preset: str, head: bool, double: bool = False) -> ReCAP:
-    model = make_model(preset, trained_head=head, double=double)
+    model = make_model(preset, "both" if head else "nearest", double=double)
     normal = torch.rand(2, 3, 70, 70, generator=torch.Generator().manual_seed(5))
-    model.remember(model.adapt(model.prefix(normal.to(model.theta_det.dtype))))
+    remember(model, adapt(model, normal.to(model.scores.theta.dtype)))
     return model
 
 
 def numbers(output: Output) -> list[Tensor]:
     """Everything that is said about each image."""
-    parts = [output.score, output.map]
-    for branch in (output.prototype, output.memory):
-        parts += [branch.score, branch.map] if branch is not None else []
-    return parts + ([output.drift] if output.drift is not None else [])
+    found = [output.score, output.map, *output.scores.values()]
+    return found + ([output.drift] if output.drift is not None else [])
 
 
 @pytest.mark.parametrize(("preset", "head"), [("fast", True), ("paper", True), ("fast", False)])
@@ -148,9 +143,9 @@ def test_neighbours_have_no_part_in_a_score(
 ) -> None:
     """Not a matter of rounding: the derivative to another image's pixels is nought."""
     model = fitted(make_model, preset, True, double=True)
-    prefix = model.prefix(pixels.double()).requires_grad_()
-    output = model.score_prefix(prefix, model.whole(pixels.double(), prefix))
-    (gradient,) = torch.autograd.grad(output.score[0] + output.map[0].sum(), prefix)
+    hidden = model.encode(pixels.double()).requires_grad_()
+    output = model.judge(model.features(hidden, pixels.double()))
+    (gradient,) = torch.autograd.grad(output.score[0] + output.map[0].sum(), hidden)
     assert (gradient[0] != 0).any()
     assert (gradient[1:] == 0).all()
 
@@ -163,7 +158,7 @@ def test_scores_and_maps_stay_between_nought_and_one(
 ) -> None:
     model = fitted(make_model, "fast", head)
     flat = torch.full((1, 3, 70, 70), brightness)
-    for value in numbers(model(torch.cat([pixels, flat])))[:6]:
+    for value in numbers(model(torch.cat([pixels, flat])))[:4]:
         assert torch.isfinite(value).all()
         assert value.min() >= 0
         assert value.max() <= 1 + 1e-6
@@ -171,16 +166,17 @@ def test_scores_and_maps_stay_between_nought_and_one(
 
 @torch.no_grad()
 def test_memory_alone_uses_the_encoders_own_tokens(make_model: MakeModel, pixels: Tensor) -> None:
-    model = make_model(trained_head=False, double=True)
+    model = make_model(regime="nearest", double=True)
     taps = model.encoder.taps(pixels.double())
-    normal = model.adapt(model.prefix(pixels.double()[1:]))
-    model.remember(normal)
+    normal = adapt(model, pixels.double()[1:])
+    remember(model, normal)
     assert model.memory is not None
-    assert model.memory.shape == (4, 1, 50, 32)  # both branches are one
+    assert model.memory.rows is not None
+    assert model.memory.rows.shape == (4, 1, 50, 32)  # both branches are one
     for layer in range(4):
-        torch.testing.assert_close(model.memory[layer, 0], build_memory(taps[1:, layer]))
+        torch.testing.assert_close(model.memory.rows[layer, 0], build_memory(taps[1:, layer]))
     output = model(pixels.double())
-    assert output.prototype is None
+    assert output.scores.keys() == {"memory"}
     assert output.drift is None
     score, expected = slow_memory(model, [(t, t) for t in taps.unbind(1)], normal, 0)
     np.testing.assert_allclose(output.score[0].item(), score, atol=1e-10)
@@ -190,20 +186,19 @@ def test_memory_alone_uses_the_encoders_own_tokens(make_model: MakeModel, pixels
 
 
 def test_neither_prototypes_nor_memory_is_an_error(make_model: MakeModel, pixels: Tensor) -> None:
-    with pytest.raises(RuntimeError, match="remember"):
-        make_model(trained_head=False)(pixels)
+    with pytest.raises(RuntimeError, match="fit comes first"):
+        make_model(regime="nearest")(pixels)
 
 
 @pytest.mark.parametrize("weight", [0.0, 1.0])
 @torch.no_grad()
 def test_lambda_at_its_ends(make_model: MakeModel, pixels: Tensor, weight: float) -> None:
     model = make_model(memory={"weight": weight})
-    model.remember(model.adapt(model.prefix(pixels[:1])))
+    remember(model, adapt(model, pixels[:1]))
     output = model(pixels)
-    chosen = output.memory if weight else output.prototype
-    assert chosen is not None
-    assert torch.equal(output.score, chosen.score)
-    assert torch.equal(output.map, chosen.map)
+    chosen = "memory" if weight else "prototype"
+    assert torch.equal(output.score, output.scores[chosen])
+    torch.testing.assert_close(output.map, parts(model, pixels)[chosen].map)
 
 
 @pytest.mark.parametrize("preset", ["fast", "paper"])
@@ -212,25 +207,21 @@ def test_inference_then_training_in_one_process(
 ) -> None:
     """What inference mode caches must serve training, which needs gradients through it."""
     interpolation_matrix.cache_clear()
-    model = make_model(preset)
+    model = make_model(preset, "domain_both")
     with torch.inference_mode():
         before = model(pixels).score.clone()
-    batch = Batch(
-        prefix=model.prefix(pixels),
-        abnormal=torch.tensor([False, True, True]),
-        masks=torch.zeros(3, 70, 70, dtype=torch.bool),
-        has_mask=torch.ones(3, dtype=torch.bool),
-        origin=torch.arange(3),
+    images = labelled(
+        torch.tensor([False, True, True]), torch.zeros(3, 70, 70) > 0, torch.ones(3) > 0
     )
     optimiser = torch.optim.Adam([p for p in model.parameters() if p.requires_grad], lr=1e-3)
-    Objective(model)(batch).total.backward()
+    Objective(model, [model.maps, model.scores])(model.encode(pixels), images).total.backward()
     optimiser.step()
     with torch.inference_mode():
         assert not torch.equal(model(pixels).score, before)
 
 
 def test_the_encoder_stays_as_it_was(make_model: MakeModel, pixels: Tensor) -> None:
-    model = make_model("paper").train()
+    model = make_model("paper", "domain_both").train()
     assert not model.encoder.model.training
     model(pixels).score.sum().backward()
     assert all(p.grad is None for p in model.encoder.parameters())
@@ -239,7 +230,7 @@ def test_the_encoder_stays_as_it_was(make_model: MakeModel, pixels: Tensor) -> N
 @torch.no_grad()
 def test_a_folder_is_an_encoder(tiny_folder: Path, pixels: Tensor) -> None:
     chosen = {"name": str(tiny_folder), "input_px": 70, "normalise": "unit"}
-    model = build_model(settings=resolve_settings(encoder=chosen))
+    encoder = load_encoder(resolve_settings(encoder=chosen).encoder)
     saved = transformers.Dinov2Model.from_pretrained(tiny_folder)
     plain = Encoder(saved, name="tiny", checksum="tiny", input_px=70)
-    assert torch.equal(model.encoder.taps(pixels), plain.taps(pixels))
+    assert torch.equal(encoder.taps(pixels), plain.taps(pixels))

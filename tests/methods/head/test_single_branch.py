@@ -1,20 +1,21 @@
 """One branch for maps and scores (`model.branches = "taught"`), against loops."""
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
 import slow_model
 import torch
+from heads import DET, SEG, Tokens, adapt, labelled, pair, parts, remember
 from scipy.ndimage import gaussian_filter
 from torch import Tensor
 
 from recap.errors import SettingsError
-from recap.methods.recap.appearance import appearance, solve_appearance
 from recap.methods.recap.head import ReCAP
+from recap.methods.recap.losses import Objective
 from recap.methods.recap.maps import upsample
-from recap.methods.recap.tokens import DET, SEG, Tokens
-from recap.training.objective import Batch, Objective
+from recap.methods.recap.sources import WholeImage
 
 MakeModel = Callable[..., ReCAP]
 HEAD = {"map_logit_scale": 7.0, "map_blur_px": 4.0, "map_top_k": 0.2, "appearance_weight": 0.25}
@@ -34,15 +35,13 @@ def test_blur_is_that_of_the_map(mode: str, inside: slice) -> None:
 
 
 def slow_margins(model: ReCAP, patches: list[list[float]], layer: int) -> list[float]:
-    pair = model.pair(layer, SEG)
-    assert pair.weight is not None
-    assert pair.gate is not None
+    own = pair(model, layer, SEG)
+    assert own.weight is not None
+    assert own.gate is not None
     c, eta = slow_model.context(patches), model.settings.model.eta
     anchors = [
         slow_model.anchor(q, "gated", w, b, eta, c)
-        for q, w, b in zip(
-            pair.base.tolist(), pair.weight.tolist(), pair.gate.tolist(), strict=True
-        )
+        for q, w, b in zip(own.base.tolist(), own.weight.tolist(), own.gate.tolist(), strict=True)
     ]
     both = [slow_model.logits(p, *anchors, model.settings.model.logit_scale) for p in patches]
     return [abnormal - normal for normal, abnormal in both]
@@ -67,24 +66,30 @@ def blurred(values: list[float]) -> np.ndarray:
 @pytest.mark.parametrize("teacher", ["masks", "labels"])
 @torch.no_grad()
 def test_the_whole_model_against_loops(make_model: MakeModel, pixels: Tensor, teacher: str) -> None:
-    values = {"model": {"branches": "taught", **HEAD}, "memory": {"weight": 0.3}}
-    model = make_model(double=True, single=teacher, **values)
-    prefix = model.prefix(pixels.double())
-    tokens = model.adapt(prefix)
+    values: dict[str, Any] = {
+        "model": {"branches": "taught", **HEAD},
+        "memory": {"weight": 0.3},
+    }
+    if teacher == "labels":
+        values["memory"]["score"] = "standardised"
+    regime = {"masks": "masks", "labels": "labels_alone"}[teacher]
+    model = make_model(double=True, regime=regime, **values)
+    tokens = adapt(model, pixels.double())
     normal: Tokens = [(seg[1:], det[1:]) for seg, det in tokens]
-    model.remember(normal)
+    remember(model, normal)
     assert model.memory is not None
-    assert model.memory.shape[1] == 1
+    assert model.memory.rows is not None
+    assert model.memory.rows.shape[1] == 1
     statistics = torch.rand(2, 4, dtype=torch.float64) * 0.1 + 0.05
     if teacher == "labels":
-        model.normal_distance = statistics
-        model.appearance_direction = solve_appearance(
-            appearance(prefix), torch.tensor([False, False, True])
-        )
+        model.memory.normal = statistics
+        whole = model.find_source("appearance")
+        assert isinstance(whole, WholeImage)
+        vectors = model.features(model.encode(pixels.double())).appearance
+        whole.learn(vectors, torch.tensor([False, False, True]))
     output = model(pixels.double())
-    assert output.prototype is not None
-    assert output.memory is not None
-    weights = slow_model.softmax(model.theta_seg.tolist())
+    alone = parts(model, pixels.double())
+    weights = slow_model.softmax(model.maps.theta.tolist())
     scores, maps = [0.0, 0.0], [np.zeros((70, 70)), np.zeros((70, 70))]
     soften = HEAD["map_logit_scale"] / model.settings.model.logit_scale
     for layer in range(4):
@@ -108,56 +113,43 @@ def test_the_whole_model_against_loops(make_model: MakeModel, pixels: Tensor, te
         maps[1] += weights[layer] * blurred([slow_model.half_clipped(d) for d in distances])
     score = 0.7 * scores[0] + 0.3 * scores[1]
     if teacher == "labels":
-        assert output.appearance is not None
-        assert 0 < float(output.appearance[0]) < 1
-        score = 0.75 * score + 0.25 * float(output.appearance[0])
+        assert 0 < float(output.scores["appearance"][0]) < 1
+        score = 0.75 * score + 0.25 * float(output.scores["appearance"][0])
     else:
-        assert output.appearance is None
+        assert "appearance" not in output.scores
     close = {"atol": 1e-5, "rtol": 0}
-    np.testing.assert_allclose(output.prototype.score[0].item(), scores[0], **close)
-    np.testing.assert_allclose(output.memory.score[0].item(), scores[1], **close)
+    np.testing.assert_allclose(output.scores["prototype"][0].item(), scores[0], **close)
+    np.testing.assert_allclose(output.scores["memory"][0].item(), scores[1], **close)
     np.testing.assert_allclose(output.score[0].item(), score, **close)
-    np.testing.assert_allclose(output.prototype.map[0].numpy(), maps[0], **close)
+    np.testing.assert_allclose(alone["prototype"].map[0].numpy(), maps[0], **close)
     np.testing.assert_allclose(output.map[0].numpy(), 0.7 * maps[0] + 0.3 * maps[1], **close)
     assert output.drift is not None
     assert torch.equal(output.drift[:, SEG], output.drift[:, DET])
     bound = model.drift_bound()
+    assert bound is not None
     assert bound.shape == (2, 4, 2)
     assert (output.drift <= bound + 1e-9).all()
 
 
 def test_half_the_parameters(make_model: MakeModel) -> None:
-    both, one = make_model(), make_model(single="masks", model={"branches": "taught"})
+    both, one = make_model(), make_model(regime="masks", model={"branches": "taught"})
     assert 2 * one.num_trainable_parameters == both.num_trainable_parameters
 
 
 def test_write_back_needs_both_branches(make_model: MakeModel) -> None:
     with pytest.raises(SettingsError, match="side adapters"):
-        make_model("paper", single="masks", model={"branches": "taught"})
+        make_model("paper", "masks", model={"branches": "taught"})
 
 
-@pytest.mark.parametrize("gradient", [True, False])
-def test_each_image_teaches_what_it_can(
-    make_model: MakeModel, pixels: Tensor, gradient: bool
-) -> None:
+def test_each_image_teaches_what_it_can(make_model: MakeModel, pixels: Tensor) -> None:
     """Masks where there are some, labels elsewhere; never both."""
-    model = make_model(
-        single="masks",
-        model={"branches": "taught", "logit_scale": 5.0},
-        training={"context_gradient": gradient},
-    )
+    model = make_model(regime="masks", model={"branches": "taught", "logit_scale": 5.0})
     masks = torch.zeros(3, 70, 70, dtype=torch.bool)
     masks[1, 20:40, 20:40] = True
 
     def terms(has_mask: list[bool], abnormal: list[bool]) -> list[float]:
-        batch = Batch(
-            prefix=model.prefix(pixels),
-            abnormal=torch.tensor(abnormal),
-            masks=masks,
-            has_mask=torch.tensor(has_mask),
-            origin=torch.arange(3),
-        )
-        return Objective(model)(batch).stacked().tolist()
+        images = labelled(torch.tensor(abnormal), masks, torch.tensor(has_mask))
+        return list(Objective(model, [model.maps])(model.encode(pixels), images).by_name().values())
 
     labels = [False, True, True]
     _, seg_all, det_all, _ = terms([True] * 3, labels)

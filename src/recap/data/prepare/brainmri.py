@@ -24,7 +24,7 @@ from recap.data.prepare.plan import Item, Note, Output, Plan, PrepareOptions, Pr
 from recap.data.prepare.png import eight_bit, image_output, mask_output
 from recap.data.prepare.select import draw, ranked, share_out
 from recap.data.prepare.slices import Cut, labels_by_slice, read_scan
-from recap.extras import require
+from recap.errors import require
 from recap.io.window import apply_window
 
 SLICES = range(60, 100)

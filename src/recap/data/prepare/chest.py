@@ -20,8 +20,7 @@ from recap.data.prepare.listing import files_below, folders_below
 from recap.data.prepare.plan import Item, Note, Output, Plan, PrepareOptions, Source, Split
 from recap.data.prepare.png import eight_bit, image_output
 from recap.data.prepare.select import draw, ranked, share_out
-from recap.errors import InputError
-from recap.extras import require
+from recap.errors import InputError, require
 
 IMAGES, LABELS = "stage_2_train_images", "stage_2_detailed_class_info.csv"
 # All files have 8 bits and no window of their own: what is stored is what is shown.

@@ -24,8 +24,7 @@ from recap.data.prepare.listing import files_below
 from recap.data.prepare.plan import Item, Note, Output, Plan, PrepareOptions, Probe, Source, Split
 from recap.data.prepare.png import image_output, mask_output
 from recap.data.prepare.select import rank, ranked, share_out
-from recap.errors import InputError
-from recap.extras import require
+from recap.errors import InputError, require
 from recap.io.annotations import rasterise, read_annotations
 from recap.io.slide import TileGrid, lay_tiles
 from recap.io.slide_pixels import Slide

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Literal
 
-from recap.atomic import write_atomic
+from recap._files import write_atomic
 from recap.data.prepare.work import Record
 from recap.errors import InputError
 

@@ -22,7 +22,7 @@ from recap.data.prepare.plan import Item, Note, Output, Plan, PrepareOptions, Pr
 from recap.data.prepare.png import eight_bit, image_output, mask_output
 from recap.data.prepare.select import draw
 from recap.data.prepare.slices import Cut, labels_by_slice, read_scan
-from recap.extras import require
+from recap.errors import require
 from recap.io.window import CT_WINDOWS, apply_window
 
 LITS_NUMBERS = range(1, 11)

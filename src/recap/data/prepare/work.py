@@ -8,10 +8,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypedDict
 
-from recap.atomic import write_atomic
+from recap._download import sha256_of
+from recap._files import write_atomic
 from recap.data.prepare.plan import Item, Output, Probe
 from recap.errors import InputError, RecapError
-from recap.fetch import sha256_of
 
 
 class Record(TypedDict, total=False):

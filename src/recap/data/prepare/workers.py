@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator, Sequence
 
+from recap._process import run_each
 from recap.data.prepare.work import Outcome, Task, execute
-from recap.data.processes import run_each
 
 _DIED = (
     "the process that worked on it died: out of memory, killed, or a decoder crashed. "

@@ -1,0 +1,193 @@
+"""Running the cells of a benchmark: those without a result, each kept as soon as it is done."""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+from recap.bench.cells import Cell, with_sources
+from recap.bench.engines import Job, run_here, run_in_processes
+from recap.bench.kept import is_done, place_of, read_result
+from recap.bench.supports import Supports, refuse_other_images, refuse_other_supports
+from recap.data import Domain, Support
+from recap.data.exclusions import Exclusions
+from recap.errors import InputError, SettingsError
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a cell ended: with a result, or with a problem."""
+
+    cell: Cell
+    auroc: float | None = None
+    problem: str = ""
+    seconds: float = 0.0
+    """From start to end in this run; none for a cell that was there before."""
+
+
+class Watcher(Protocol):
+    """Told about a run, always from the thread that called `run_cells`."""
+
+    def planned(self, cells: Sequence[Cell], present: Sequence[Outcome]) -> None:
+        """All cells of the run, and those that had a result before it."""
+
+    def started(self, cell: Cell) -> None:
+        """A cell runs; twice for one whose process died, which is tried again."""
+
+    def finished(self, outcome: Outcome) -> None:
+        """A cell has a result or has failed for good."""
+
+
+class Silent:
+    """Looks away."""
+
+    def planned(self, cells: Sequence[Cell], present: Sequence[Outcome]) -> None:
+        """Say nothing."""
+
+    def started(self, cell: Cell) -> None:
+        """Say nothing."""
+
+    def finished(self, outcome: Outcome) -> None:
+        """Say nothing."""
+
+
+silent: Watcher = Silent()
+
+
+ENGINES = ("local", "ray")
+
+
+def run_cells(
+    cells: Sequence[Cell],
+    domains: Sequence[Domain],
+    out: Path,
+    *,
+    jobs: int | None = None,
+    exclude: Exclusions | None = None,
+    share_heads: bool = False,
+    watch: Watcher = silent,
+    engine: str = "local",
+    ray_address: str | None = None,
+) -> dict[str, str]:
+    """Run what is missing, `jobs` cells at once; returns the cells that failed and why.
+
+    Without `jobs` one at once; on a cluster with an address, one on every GPU or machine. With
+    `share_heads`, cells that differ in how they score alone share one fit.
+    """
+    run = _engine(engine, jobs, ray_address)
+    cells = with_sources(cells, domains)
+    done = [cell for cell in cells if is_done(out, cell)]
+    refuse_other_images(_kept(out, done), domains, exclude)
+    # The paths must hold in processes that stand elsewhere.
+    here = tuple(replace(domain, root=domain.root.absolute()) for domain in domains)
+    supports = Supports(here)
+    refuse_other_supports(_kept(out, done), domains, supports)
+    present = [_outcome(out, cell) for cell in done]
+    there = {outcome.cell.name for outcome in present}
+    missing = [cell for cell in cells if cell.name not in there]
+    todo = [
+        replace(job, support=_support(job.cell, supports))
+        for job in _jobs(missing, here, out, exclude, share_heads, jobs or 1)
+    ]
+    desk = _Desk(out, watch)
+    watch.planned(cells, present)
+    first, rest = _first_fits(todo) if share_heads else (todo, [])
+    run(first, desk)
+    run(desk.without_failed_fits(rest), desk)
+    return desk.failed
+
+
+def _engine(
+    name: str, jobs: int | None, address: str | None
+) -> Callable[[list[Job], "_Desk"], None]:
+    if name not in ENGINES:
+        raise SettingsError(f"--engine {name}: use one of {', '.join(ENGINES)}.")
+    if address is not None and name != "ray":
+        raise SettingsError(f"--ray-address {address}: needs --engine ray.")
+
+    def run(todo: list[Job], desk: _Desk) -> None:
+        if name == "ray":
+            from recap.bench.engines import run_on_ray
+
+            run_on_ray(todo, jobs, desk.start, desk.end, address)
+        elif jobs is None or jobs <= 1:
+            run_here(todo, desk.start, desk.end)
+        else:
+            run_in_processes(todo, jobs, desk.start, desk.end)
+
+    return run
+
+
+def _jobs(
+    cells: Sequence[Cell],
+    domains: tuple[Domain, ...],
+    out: Path,
+    exclude: Exclusions | None,
+    share_heads: bool,
+    workers: int,
+) -> list[Job]:
+    """Give each cell its share of this machine."""
+    import torch
+
+    threads = max(1, torch.get_num_threads() // max(workers, 1))
+    folder = out.absolute()
+    return [Job(cell, domains, folder, exclude, threads, share_heads) for cell in cells]
+
+
+def _support(cell: Cell, supports: Supports) -> Support | None:
+    try:
+        return cell.support(supports)
+    except InputError:  # the cell will tell, and costs only itself
+        return None
+
+
+def _first_fits(todo: Sequence[Job]) -> tuple[list[Job], list[Job]]:
+    """One job for each fit that is still missing, and the rest: no fit is made twice at once."""
+    first: dict[str, Job] = {}
+    for job in todo:
+        if not job.head.exists():
+            first.setdefault(job.cell.fit_name, job)
+    fitting = {job.cell.name for job in first.values()}
+    return list(first.values()), [job for job in todo if job.cell.name not in fitting]
+
+
+class _Desk:
+    """Where an engine reports; times the cells and looks whether their results are there."""
+
+    def __init__(self, out: Path, watch: Watcher) -> None:
+        self.failed: dict[str, str] = {}
+        self._out, self._watch = out, watch
+        self._since: dict[str, float] = {}
+        self._failed_fits: dict[str, str] = {}
+
+    def start(self, job: Job) -> None:
+        self._since[job.cell.name] = time.monotonic()
+        self._watch.started(job.cell)
+
+    def end(self, job: Job, problem: str) -> None:
+        cell = job.cell
+        if not problem and not is_done(self._out, cell):
+            problem = f"its result is not in {self._out}. All machines must share this folder."
+        outcome = Outcome(cell, problem=problem) if problem else _outcome(self._out, cell)
+        if problem:
+            self.failed[cell.name] = problem
+            self._failed_fits[cell.fit_name] = problem
+        seconds = time.monotonic() - self._since[cell.name]
+        self._watch.finished(replace(outcome, seconds=seconds))
+
+    def without_failed_fits(self, todo: Sequence[Job]) -> list[Job]:
+        """What can still run; the others fail as their fit did."""
+        lost = [job for job in todo if job.cell.fit_name in self._failed_fits]
+        for job in lost:
+            self.start(job)
+            self.end(job, self._failed_fits[job.cell.fit_name])
+        return [job for job in todo if job.cell.name not in self.failed]
+
+
+def _outcome(out: Path, cell: Cell) -> Outcome:
+    return Outcome(cell, read_result(out, cell.name)["metrics"].get("image_auroc"))
+
+
+def _kept(out: Path, cells: Sequence[Cell]) -> Iterator[tuple[Path, dict[str, Any]]]:
+    return ((place_of(out, cell.name), read_result(out, cell.name)) for cell in cells)

@@ -1,1 +1,0 @@
-"""Fitting: plain torch."""
