@@ -132,8 +132,8 @@ def _write_clip_config(
     if activation not in ACTIVATIONS:
         raise WeightsError(
             f"{weights} is none of OpenAI's files, and does not tell its activation. Say "
-            "--activation quick_gelu (OpenAI's numbers, or a model of open_clip that says quickgelu) "
-            "or --activation gelu (other models of open_clip)."
+            "--activation quick_gelu (OpenAI's numbers, and those of open_clip that say so) or "
+            "--activation gelu (others of open_clip)."
         )
     _write_json(folder / CONFIG_FILE, clip_config(tensors, activation))
     mean, std = CLIP
