@@ -13,21 +13,21 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from recap._files import scratch_folder
 from recap._process import usable_cores
 from recap.bench.engines import connect, machine_count, share_of_cluster
-from recap.cli.score_run import Order, Scoring
 from recap.data.cases import Found
 from recap.errors import RecapError
 from recap.progress import Progress, silent
-from recap.scoring.shards import Shard
+from recap.results.table import Shard
+from recap.score_request import ScoreRequest, Scoring
 
 SHARDS_PER_WORKER = 4
 """More than one, so that a fast worker takes over from a slow one."""
 
 
 def score_on_ray(
-    order: Order,
-    cases: Sequence[Found],
+    request: ScoreRequest,
     jobs: int | None,
     address: str | None,
     progress: Progress,
@@ -36,18 +36,18 @@ def score_on_ray(
 
     What a worker that died left undone is left to the caller.
     """
-    for out in order.bundles.values():
+    request.check()
+    with scratch_folder() as scratch:
+        cases = Scoring(request, scratch).search.cases
+    for out in request.bundles.values():
         out.mkdir(parents=True, exist_ok=True)
     ray = connect(address, max(jobs or 1, usable_cores()))
     try:
         share = share_of_cluster(ray, jobs or machine_count(ray))
         worker = ray.remote(num_cpus=share.threads, num_gpus=share.gpus)(Worker)
         # A page and a typed table are made of the whole.
-        wanted = replace(order.wanted, report=False, parquet=False)
-        workers = [
-            worker.remote(replace(order, wanted=wanted), Path.cwd(), share.threads)
-            for _ in range(share.slots)
-        ]
+        wanted = replace(request, report=False, parquet=False)
+        workers = [worker.remote(wanted, Path.cwd(), share.threads) for _ in range(share.slots)]
         count = max(1, min(share.slots * SHARDS_PER_WORKER, len(cases)))
         shards = [Shard(number, count) for number in range(1, count + 1)]
         _score_all(ray, workers, shards, cases, progress)
@@ -88,11 +88,11 @@ def _score_all(
 class Worker:
     """Lives on the cluster: finds the cases and loads the detectors when its first shard comes."""
 
-    def __init__(self, order: Order, folder: Path, threads: int) -> None:
+    def __init__(self, request: ScoreRequest, folder: Path, threads: int) -> None:
         # Paths may be relative to the folder of the caller.
         with suppress(OSError):
             os.chdir(folder)
-        self._order, self._threads = order, threads
+        self._request, self._threads = request, threads
         self._scratch = TemporaryDirectory(prefix="recap-")
         self._scoring: Scoring | None = None
 
@@ -113,8 +113,8 @@ class Worker:
     def _start(self) -> Scoring:
         import torch
 
-        for out in self._order.bundles.values():
+        for out in self._request.bundles.values():
             if not out.is_dir():
                 raise RecapError(f"{out} is not there. All machines must share this folder.")
         torch.set_num_threads(self._threads)
-        return Scoring(self._order, Path(self._scratch.name))
+        return Scoring(self._request, Path(self._scratch.name))
