@@ -8,6 +8,7 @@ make it look abnormal.
 
 import csv
 import io
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,9 +17,9 @@ import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 
-from recap.atomic import write_atomic
+from recap._files import write_atomic
 from recap.data.phantom.canvas import soft_step
-from recap.extras import require
+from recap.errors import InputError, require
 from recap.progress import Progress, silent
 from recap.types import FloatArray
 
@@ -90,31 +91,34 @@ def write_head_volumes(
         progress: called for every volume.
     """
     nibabel = require("nibabel", "volumes")
-    domain, total, done = root / f"{VOLUMES}_AD", 2 * (pool + test), 0
-    rows: list[dict[str, Any]] = []
-    for split, count in (("valid", pool), ("test", test)):
-        for abnormal in (False, True):
-            for _ in range(count):
-                name = f"patient{done + 1:03d}"
-                progress("volumes", done, total, name)
-                rng = np.random.default_rng([seed, done])
-                volume = head_volume(rng, abnormal)
-                folder = domain / split / ("Ungood" if abnormal else "good")
-                _save(nibabel, volume.values, volume, folder / "img" / f"{name}.nii.gz")
-                if abnormal:
-                    masks = folder / "anomaly_mask"
-                    _save(nibabel, volume.labels, volume, masks / f"{name}.nii.gz")
-                for lesion, (volume_mm3, centre) in enumerate(volume.lesions(), start=1):
-                    place = [f"{value:.2f}" for value in centre]
-                    cells = [split, name, lesion, f"{volume_mm3:.1f}", *place]
-                    rows.append(dict(zip(LESION_COLUMNS, cells, strict=True)))
-                done += 1
-    text = io.StringIO()
-    table = csv.DictWriter(text, LESION_COLUMNS, lineterminator="\n")
-    table.writeheader()
-    table.writerows(rows)
-    write_atomic(domain / "lesions.csv", text.getvalue())
-    progress("volumes", total, total, "")
+    domain, partial = root / f"{VOLUMES}_AD", root / f".{VOLUMES}.partial"
+    if domain.exists():
+        raise InputError(f"{domain}: exists already. Remove it, or write to another folder.")
+    if partial.exists():  # of a run that was killed
+        shutil.rmtree(partial)
+    places = [
+        (split, abnormal)
+        for split, count in (("valid", pool), ("test", test))
+        for abnormal in (False, True)
+        for _ in range(count)
+    ]
+    rows: list[list[str]] = [list(LESION_COLUMNS)]
+    for number, (split, abnormal) in enumerate(places):
+        name = f"patient{number + 1:03d}"
+        progress("volumes", number, len(places), name)
+        volume = head_volume(np.random.default_rng([seed, number]), abnormal)
+        folder = partial / split / ("Ungood" if abnormal else "good")
+        _save(nibabel, volume.values, volume, folder / "img" / f"{name}.nii.gz")
+        if abnormal:
+            _save(nibabel, volume.labels, volume, folder / "anomaly_mask" / f"{name}.nii.gz")
+        for lesion, (volume_mm3, centre) in enumerate(volume.lesions(), start=1):
+            centroid = [f"{value:.2f}" for value in centre]
+            rows.append([split, name, str(lesion), f"{volume_mm3:.1f}", *centroid])
+    table = io.StringIO()
+    csv.writer(table, lineterminator="\n").writerows(rows)
+    write_atomic(partial / "lesions.csv", table.getvalue())
+    partial.rename(domain)
+    progress("volumes", len(places), len(places), "")
     return domain
 
 
