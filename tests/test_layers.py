@@ -19,6 +19,7 @@ LAYERS = [
     "progress",
     "_files",
     "_process",
+    "_cluster",
     "_archive",
     "_download",
     "threads",
