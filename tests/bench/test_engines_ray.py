@@ -63,7 +63,9 @@ def test_a_cluster_with_an_address_is_filled_unless_jobs_says_otherwise(
     shares = []
     cluster = FakeRay({"CPU": 4.0}, {"CPU": 4.0})
     monkeypatch.setattr(engines, "connect", lambda *_: cluster)
-    monkeypatch.setattr(engines, "_run_all", lambda _, todo, share, *__: shares.append(share) or [])
+    monkeypatch.setattr(
+        engines, "_run_on_cluster", lambda _, todo, share, *__: shares.append(share) or []
+    )
     run_cells(*grid, tmp_path / "runs", engine="ray", **options)
     assert [share.slots for share in shares if share] == [slots]
 

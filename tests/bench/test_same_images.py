@@ -48,7 +48,7 @@ OTHER = {**DRAWN, "normal": ["valid/good/img/gone.png"]}
 
 
 def test_a_support_set_that_is_no_longer_drawn_is_refused(domain):
-    refuse_other_supports([few_shot(DRAWN)], [domain])
+    refuse_other_supports([few_shot(DRAWN)], [domain], Supports([domain]))
     refuse_other_supports([few_shot({**DRAWN, "abnormal": []}, "nearest")], [domain])
     with pytest.raises(
         InputError, match=r"cell\.json: was fitted on .*Brain_AD no longer.*gone\.png"
@@ -57,7 +57,7 @@ def test_a_support_set_that_is_no_longer_drawn_is_refused(domain):
 
 
 def test_support_sets_that_need_no_draw_are_left_alone(domain):
-    refuse_other_supports([few_shot(None)], [domain])  # of before they were recorded
+    refuse_other_supports([few_shot(None)], [domain], Supports([domain]))  # of before they were recorded
     refuse_other_supports([few_shot(OTHER, supports={"normal": OTHER["normal"]})], [domain])
     refuse_other_supports([few_shot(OTHER, shots=9)], [domain])  # told by what is still to run
 
