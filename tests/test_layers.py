@@ -32,6 +32,7 @@ LAYERS = [
     "methods",
     "scoring",
     "report",
+    "testing",
     "demo",
     "runtime",
     "bench",

@@ -396,7 +396,7 @@ def _stream(url: str, target: Path, progress: Progress) -> None:
                 f.write(block)
                 if done - reported >= _REPORT_BYTES:
                     reported = done
-                    progress("download", done, 0, target.name)
+                    progress("download", done // 1024**2, 0, f"MB of {target.name}")
     except (urllib.error.URLError, OSError) as error:
         raise FetchError(
             f"Could not fetch {target.name}: {error}. Check the network and try again."

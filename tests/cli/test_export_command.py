@@ -23,7 +23,7 @@ def test_it_says_what_was_measured(command, bundle, monkeypatch):
 
     def stub(detector, path, to, calibration, progress):
         asked.append((detector.card.mode, path, to, calibration))
-        progress("Tracing")
+        progress("export", 0, 0, "Tracing")
         return record(to)
 
     monkeypatch.setattr(export, "export_bundle", stub)

@@ -68,7 +68,7 @@ def test_a_changed_file_is_read_again(files, read, tmp_path):
 
 
 def test_a_stopped_run_goes_on(files, read, tmp_path):
-    def stop(done, total):
+    def stop(stage, done, total, detail):
         if done == 3:
             raise KeyboardInterrupt
 
@@ -108,7 +108,7 @@ def test_a_file_that_is_no_cache_is_named(files, tmp_path):
 def test_progress_counts_what_was_kept(files, tmp_path):
     steps = []
     read_fingerprints(files[:2], tmp_path / "c")
-    read_fingerprints(files, tmp_path / "c", progress=lambda done, total: steps.append(done))
+    read_fingerprints(files, tmp_path / "c", progress=lambda *step: steps.append(step[1]))
     assert steps == [2, 3, 4, 5]
 
 

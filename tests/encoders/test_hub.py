@@ -9,9 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recap.encoders import hub, ledger
+from recap.encoders import _cache as ledger
+from recap.encoders import _hub as hub
 from recap.encoders.weights import locate, pull
 from recap.errors import WeightsError
+from recap.progress import silent
 
 COMMIT = "d" * 40
 
@@ -78,7 +80,7 @@ def served(machine, tmp_path, write_folder, monkeypatch):
 
 
 def test_pull_from_the_hub(served, machine):
-    files = pull("lab/other", lambda message: None)
+    files = pull("lab/other", silent)
     assert files == locate("lab/other")
     assert files.folder == machine / "encoders" / "lab--other"
     assert files.sha256 == hashlib.sha256(served.files["model.safetensors"]).hexdigest()
@@ -88,31 +90,31 @@ def test_pull_from_the_hub(served, machine):
         "model.safetensors",
         "preprocessor_config.json",
     ]
-    record = ledger.load(files.folder / "ledger.json")
+    record = ledger.load_record(files.folder / "ledger.json")
     assert (record.source, record.revision) == ("hub", COMMIT)
 
 
 def test_only_safe_files_are_asked_for(served):
-    pull("lab/other", lambda message: None)
+    pull("lab/other", silent)
     names = {name for _, name in served.asked}
     assert names == {"config.json", "model.safetensors", "preprocessor_config.json"}
 
 
 def test_named_encoders_are_asked_for_at_their_revision(served, named):
     entry = named()
-    pull("tiny", lambda message: None)
+    pull("tiny", silent)
     assert served.asked[0] == (entry.revision, "model.safetensors")
 
 
 def test_normalisation_is_optional(served):
     del served.files["preprocessor_config.json"]
-    assert pull("lab/other", lambda message: None).source == "cache"
+    assert pull("lab/other", silent).source == "cache"
 
 
 def test_a_repository_of_pickles(served, machine):
     del served.files["model.safetensors"]
     with pytest.raises(WeightsError, match=r"lab/other has no model\.safetensors") as caught:
-        pull("lab/other", lambda message: None)
+        pull("lab/other", silent)
     assert "AutoModel.from_pretrained('lab/other').save_pretrained" in str(caught.value)
     assert "AutoImageProcessor.from_pretrained('lab/other').save_pretrained" in str(caught.value)
     assert "recap weights add" in str(caught.value)
@@ -124,7 +126,7 @@ def test_a_hub_that_fails_is_not_one_without_the_file(file, served, machine):
     """Without its normalisation an encoder would be another one, and nobody told."""
     served.failing[file] = 403  # a 500 is the same, but asked for again for twenty seconds
     with pytest.raises(WeightsError, match=r"hub did not send lab/other: .*403") as caught:
-        pull("lab/other", lambda message: None)
+        pull("lab/other", silent)
     assert "pickle" not in str(caught.value)
     assert list((machine / "encoders").iterdir()) == []
 
@@ -132,19 +134,19 @@ def test_a_hub_that_fails_is_not_one_without_the_file(file, served, machine):
 def test_a_repository_that_is_not_there(served):
     served.refusal = "RepoNotFound"
     with pytest.raises(WeightsError, match="no model 'lab/other'"):
-        pull("lab/other", lambda message: None)
+        pull("lab/other", silent)
 
 
 def test_a_gated_repository(served):
     served.refusal = "GatedRepo"
     with pytest.raises(WeightsError, match="HF_TOKEN"):
-        pull("lab/other", lambda message: None)
+        pull("lab/other", silent)
 
 
 def test_the_digest_that_the_hub_states_is_checked(served, machine):
     served.stated["model.safetensors"] = "0" * 64
     with pytest.raises(WeightsError, match=f"the hub states {'0' * 64}: it was not kept"):
-        pull("lab/other", lambda message: None)
+        pull("lab/other", silent)
     assert list((machine / "encoders").iterdir()) == []
 
 
@@ -155,13 +157,13 @@ def test_the_pin_is_checked_even_if_the_hub_agrees_with_itself(
     other = write_weights(tmp_path / "other.safetensors", seed=1)
     served.files["model.safetensors"] = other.read_bytes()
     with pytest.raises(WeightsError, match="The file offered as 'tiny'"):
-        pull("tiny", lambda message: None)
+        pull("tiny", silent)
 
 
 def test_offline_means_no_connection(served, monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     with pytest.raises(WeightsError, match="HF_HUB_OFFLINE is set"):
-        pull("lab/other", lambda message: None)
+        pull("lab/other", silent)
     assert served.asked == []
 
 
@@ -202,7 +204,7 @@ def test_models_with_a_text_tower_bring_their_tokeniser(served):
     config = json.loads(served.files["config.json"])
     served.files["config.json"] = json.dumps({**config, "text_config": {}}).encode()
     served.files |= {"vocab.json": b"{}", "merges.txt": b"#version: 0.2\n"}
-    files = pull("lab/other", lambda message: None)
+    files = pull("lab/other", silent)
     assert (files.folder / "merges.txt").read_bytes() == served.files["merges.txt"]
     assert (files.folder / "vocab.json").is_file()
     assert not (files.folder / "tokenizer.json").exists()

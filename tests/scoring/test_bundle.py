@@ -283,7 +283,7 @@ def test_a_link_that_leads_nowhere_is_refused(few_shot, tmp_path):
 
 
 @pytest.mark.parametrize("left", ["brain.recap.replaced", "brain.recap.writing"])
-def test_links_that_earlier_versions_left_are_removed(few_shot, bundle, tmp_path, left):
+def test_links_in_the_way_of_a_save_are_removed_and_not_followed(few_shot, bundle, tmp_path, left):
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / left).symlink_to(tmp_path / "elsewhere")
     few_shot.save(bundle)

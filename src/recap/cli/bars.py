@@ -21,6 +21,8 @@ STAGES = {
     "time": "Timing",
     "download": "Downloading",
     "unpack": "Unpacking",
+    "export": "Exporting",
+    "weights": "Weights",
 }
 
 
@@ -53,22 +55,30 @@ def bars() -> Iterator[Progress]:
         tasks: dict[str, TaskID] = {}
 
         def show(stage: str, done: int, total: int, detail: str) -> None:
+            if not done and not total:
+                console.print(f"{STAGES.get(stage, stage)}: {printable(detail)}", markup=False)
+                return
             if stage not in tasks:
-                tasks[stage] = progress.add_task(STAGES.get(stage, stage), total=total, detail="")
-            progress.update(tasks[stage], completed=done, total=total, detail=printable(detail))
+                tasks[stage] = progress.add_task(STAGES.get(stage, stage), total=None, detail="")
+            known = total or None
+            progress.update(tasks[stage], completed=done, total=known, detail=printable(detail))
 
         yield show
 
 
 def _plain() -> Progress:
-    """For logs: a line at the start, at every tenth of the way, and at the end of each stage."""
+    """Print for logs: a line at the start, at every tenth of the way, and at the end of a stage."""
     shown: dict[str, int] = {}
 
     def show(stage: str, done: int, total: int, detail: str) -> None:
-        tenth = 10 * done // max(total, 1)
+        if not done and not total:
+            print(f"{STAGES.get(stage, stage)}: {printable(detail)}", file=sys.stderr, flush=True)
+            return
+        tenth = 10 * done // total if total else done.bit_length()
         if shown.get(stage) != tenth:
             shown[stage] = tenth
-            line = f"{STAGES.get(stage, stage)}: {done}/{total} {printable(detail)}".rstrip()
+            number = f"{done}/{total}" if total else f"{done}"
+            line = f"{STAGES.get(stage, stage)}: {number} {printable(detail)}".rstrip()
             print(line, file=sys.stderr, flush=True)
 
     return show

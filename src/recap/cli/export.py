@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from recap.cli.bars import bars
 from recap.cli.options import RandomWeights
 from recap.errors import RecapError
 
@@ -38,11 +39,10 @@ def export_command(
     if int8 != (calibration is not None):
         raise RecapError("--int8 and --calibration DIR belong together: give both or neither.")
 
-    def report(step: str) -> None:
-        typer.echo(step, err=True)
-
     detector = load_detector(bundle, "cpu", random_weights)
-    _summarise(bundle, export_bundle(detector, bundle, to, calibration, report))
+    with bars() as report:
+        record = export_bundle(detector, bundle, to, calibration, report)
+    _summarise(bundle, record)
 
 
 def _summarise(bundle: Path, record: "ExportRecord") -> None:

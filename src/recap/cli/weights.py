@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from recap.cli.bars import bars
+
 if TYPE_CHECKING:
     from recap.encoders.weights import Check, EncoderFiles, Status
 
@@ -46,7 +48,8 @@ def pull(
     """
     from recap.encoders import weights
 
-    files = weights.pull(name, _say)
+    with bars() as report:
+        files = weights.pull(name, report)
     _say_assumed(files)
     typer.echo(files.folder)
 
@@ -96,7 +99,7 @@ def verify(
 
 
 def _say_assumed(files: "EncoderFiles") -> None:
-    from recap.encoders.normalisation import assumed_normalisation
+    from recap.encoders._cache import assumed_normalisation
 
     if assumed := assumed_normalisation(files.name, files.folder):
         _say(assumed)

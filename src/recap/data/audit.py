@@ -1,6 +1,5 @@
 """The audit of data sets: leaks between the labelled pool and the test split of every domain."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -78,9 +77,7 @@ def audit(
         for domain in find_domains(Path(root))
     ]
     paths = [sample.path for _, pool, test in splits for sample in (*pool, *test)]
-    prints = read_fingerprints(
-        paths, cache, workers, lambda done, total: progress("Reading images", done, total, "")
-    )
+    prints = read_fingerprints(paths, cache, workers, progress)
     results = []
     for number, (domain, pool, test) in enumerate(splits):
         step = partial(_compared, progress, number, len(splits), domain.name)
@@ -92,9 +89,16 @@ def audit(
 
 
 def _compared(
-    progress: Progress, number: int, domains: int, name: str, done: int, total: int
+    progress: Progress,
+    number: int,
+    domains: int,
+    name: str,
+    stage: str,
+    done: int,
+    total: int,
+    detail: str,
 ) -> None:
-    progress("Comparing", number, domains, f"{name}: {done} of {total}")
+    progress(stage, number, domains, f"{name}: {done} of {total}")
 
 
 def _audit_domain(
@@ -102,7 +106,7 @@ def _audit_domain(
     pool: list[Audited],
     test: list[Audited],
     reach: int,
-    progress: Callable[[int, int], None],
+    progress: Progress,
 ) -> DomainAudit:
     return DomainAudit(
         domain,

@@ -4,11 +4,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from recap.data.folder import is_image, match_masks, name_some, natural_key
+from recap.data.folder import match_masks, name_some, natural_key
 from recap.data.manifest import Split, manifest_samples
 from recap.data.other_kinds import folder_of_other_kind, refuse_masks_among
 from recap.data.walk import walk
 from recap.errors import InputError
+from recap.io.formats import is_labelled_image
 from recap.io.reasons import not_there
 from recap.types import CLASSES, Sample
 
@@ -188,7 +189,7 @@ def mask_place(root: Path, layout: Layout, split: Split) -> Path:
 
 def _list_folders(root: Path) -> Listing:
     normal, abnormal = (
-        sorted(filter(is_image, walk(root / name)), key=natural_key) for name in CLASSES
+        sorted(filter(is_labelled_image, walk(root / name)), key=natural_key) for name in CLASSES
     )
     masks = mask_place(root, "folders", "pool")
     return Listing(normal, abnormal, [masks] if masks.is_dir() else [])
@@ -199,7 +200,7 @@ def _images(label_folder: Path) -> list[Path]:
     folder = label_folder / "img" if (label_folder / "img").is_dir() else label_folder
     if not folder.is_dir():
         return []
-    found = [f for f in folder.iterdir() if not f.name.startswith(".") and is_image(f)]
+    found = [f for f in folder.iterdir() if not f.name.startswith(".") and is_labelled_image(f)]
     return sorted(found, key=natural_key)
 
 

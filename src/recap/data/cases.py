@@ -9,15 +9,12 @@ from typing import TYPE_CHECKING
 from recap._archive import unpack_archive
 from recap.config import ReadingSettings
 from recap.data.folder import name_some, natural_key
-from recap.data.names import IMAGE_SUFFIXES
-from recap.data.unread_formats import is_unread_image
 from recap.data.walk import is_output, walk
 from recap.errors import InputError, counted
 from recap.io.case import Case
+from recap.io.formats import all_formats, is_named_image, is_unread_image, open_file, sniff
 from recap.io.nifti import nifti_pair
-from recap.io.read import open_file
 from recap.io.reasons import not_there
-from recap.io.sniff import Format, sniff
 
 if TYPE_CHECKING:
     from recap.io.dicom_series import Series
@@ -149,7 +146,7 @@ def _search_zip(path: Path, scratch: Path) -> Search:
 
 
 def _search_folder(root: Path, leave_out: Sequence[Path] = ()) -> Search:
-    formats: dict[Path, Format] = {}
+    formats: dict[Path, str] = {}
     skipped: list[Skipped] = []
 
     def enter(folder: Path) -> bool:
@@ -177,13 +174,13 @@ def _search_folder(root: Path, leave_out: Sequence[Path] = ()) -> Search:
     return Search(tuple(cases), (*skipped, *passed_over))
 
 
-def _kind(file: Path) -> tuple[Format, str]:
+def _kind(file: Path) -> tuple[str, str]:
     """The format of a file, and why it is left alone, if it is.
 
     A file that no reader knows is left alone, unless its name says that it is an image. A file
     that cannot be read may well be an image: it becomes a case, and opening that tells why.
     """
-    named_so = file.name.lower().endswith(IMAGE_SUFFIXES)
+    named_so = is_named_image(file)
     try:
         kind = sniff(file)
     except InputError as error:
@@ -223,7 +220,8 @@ def _with_unique_names(cases: Iterable[Found]) -> Iterator[Found]:
 
 
 def _nothing(paths: Sequence[Path], skipped: Sequence[Skipped]) -> str:
-    looked = "no images. Looked for pictures, DICOM, NIfTI, NRRD, slides."
+    titles = ", ".join(row.title for row in all_formats() if row.suffixes)
+    looked = f"no images. Looked for {titles}."
     if skipped:
         file, reason = skipped[0]
         looked += f" Left {count_skipped(skipped)} alone, such as {file.name}: {reason}"

@@ -4,7 +4,7 @@ import os
 import sqlite3
 import time
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 
@@ -13,6 +13,7 @@ import numpy as np
 from recap._process import run_each, usable_cores
 from recap.data.fingerprints import THUMB_PX, Fingerprint, fingerprint
 from recap.errors import InputError
+from recap.progress import Progress, silent
 
 # To be raised with every change to what a fingerprint holds.
 _FORMAT = 2
@@ -34,7 +35,7 @@ def read_fingerprints(
     paths: Sequence[Path],
     cache: Path | None = None,
     workers: int | None = None,
-    progress: Callable[[int, int], None] = lambda done, total: None,
+    progress: Progress = silent,
 ) -> dict[Path, Fingerprint]:
     """Fingerprint files; those in the cache with the same size and time are not read again."""
     if cache is None:
@@ -51,19 +52,19 @@ def _all(
     paths: Sequence[Path],
     store: sqlite3.Connection | None,
     workers: int | None,
-    progress: Callable[[int, int], None],
+    progress: Progress,
 ) -> dict[Path, Fingerprint]:
     stamps = {path: _stamp(path) for path in paths}
     known = {} if store is None else _recall(store, stamps)
     waiting = [path for path in stamps if path not in known]
     unsaved: list[Done] = []
     saved_at = time.monotonic()
-    progress(len(known), len(stamps))
+    progress("Reading images", len(known), len(stamps), "")
     try:
         for path, made in _run(waiting, workers):
             known[path] = made
             unsaved.append((path, made))
-            progress(len(known), len(stamps))
+            progress("Reading images", len(known), len(stamps), "")
             if store is not None and time.monotonic() - saved_at > _SAVE_EVERY_S:
                 _save(store, unsaved, stamps)
                 unsaved, saved_at = [], time.monotonic()

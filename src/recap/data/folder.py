@@ -7,17 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from recap._download import sha256_of
-from recap.data.names import bare_name
 from recap.data.other_kinds import owner_name, refuse_masks_among, refuse_other_kind
-from recap.data.unread_formats import is_unread_image
 from recap.data.walk import walk
 from recap.errors import InputError, counted, some
+from recap.io.formats import RASTER, bare_name, is_labelled_image, is_picture
 from recap.io.reasons import not_there
-from recap.io.sniff import sniff
 from recap.types import Sample
 
-SUFFIXES = (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp", ".webp")
-DICOM_SUFFIXES = (".dcm", ".dicom")
+_PICTURES = " ".join(RASTER.suffixes)
 _OWN_FOLDER = "Move masks to a folder of their own, and name it with --masks."
 
 
@@ -39,38 +36,14 @@ def natural_key(path: Path) -> tuple[list[tuple[int, str]], str]:
     return numbered, str(path)
 
 
-def is_raster(path: Path) -> bool:
-    """Tell by its suffix whether a file is a picture, which masks must be."""
-    return path.suffix.lower() in SUFFIXES
-
-
-def is_image(path: Path) -> bool:
-    """Tell whether a file is a picture or a DICOM image: by its suffix or else, as scoring does, by
-    its content.
-
-    An image of a format that no reader takes is one too: opening it tells so, and passing it over
-    would fit or measure on fewer images than there are.
-    """
-    # Files whose suffix tells are not opened here: there may be very many.
-    if path.suffix.lower() in (*SUFFIXES, *DICOM_SUFFIXES):
-        return True
-    # DICOMDIR is a table of contents, without pixels.
-    if path.name == "DICOMDIR" or not path.is_file():
-        return False
-    try:
-        return sniff(path) in ("raster", "dicom") or is_unread_image(path)
-    except InputError:
-        return False
-
-
 def list_images(path: Path) -> list[Path]:
     """List the image files under a folder, naturally sorted; a file stands for itself."""
-    return _list(Path(path), is_image, f"pictures ({' '.join(SUFFIXES)}) and DICOM")
+    return _list(Path(path), is_labelled_image, f"pictures ({_PICTURES}) and DICOM")
 
 
 def list_masks(path: Path) -> list[Path]:
     """List the pictures under a folder of masks, naturally sorted."""
-    return _list(Path(path), is_raster, " ".join(SUFFIXES))
+    return _list(Path(path), is_picture, _PICTURES)
 
 
 def pair_masks(images: Sequence[Path], masks: Sequence[Path]) -> MaskPairs:

@@ -23,12 +23,13 @@ from recap.data.benchmark import (
     paper_order,
     read_domain,
 )
-from recap.data.folder import is_image, list_masks, pair_masks
+from recap.data.folder import list_masks, pair_masks
 from recap.data.manifest import Split, read_manifest
 from recap.data.other_kinds import masks_among
 from recap.data.supports import known_patient
 from recap.data.walk import walk
 from recap.errors import InputError, RecapError
+from recap.io.formats import is_labelled_image
 from recap.io.reasons import not_there
 from recap.progress import Progress, silent
 from recap.types import CLASSES, Image, Sample
@@ -169,7 +170,7 @@ def _survey(
 
 
 def _is_further(file: Path, root: Path) -> bool:
-    return file.relative_to(root).parts[0] not in PLAIN_FOLDERS and is_image(file)
+    return file.relative_to(root).parts[0] not in PLAIN_FOLDERS and is_labelled_image(file)
 
 
 def _by_folder(files: Iterable[Path], root: Path) -> dict[str, int]:

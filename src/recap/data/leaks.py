@@ -11,6 +11,7 @@ import numpy as np
 from recap.data.fingerprints import Fingerprint, Thumbs
 from recap.data.similar import Match, find_matches
 from recap.errors import counted
+from recap.progress import Progress, silent
 from recap.types import CLASSES
 
 Kind = Literal[
@@ -84,7 +85,7 @@ def find_leaks(
     pool: Sequence[Audited],
     test: Sequence[Audited],
     reach: int,
-    progress: Callable[[int, int], None] = lambda done, total: None,
+    progress: Progress = silent,
 ) -> list[Finding]:
     """All leaks between two splits, the strongest kinds first.
 
@@ -175,9 +176,7 @@ def _identical(
             yield (i, j), Finding(kind, pool[i].path, image.path, detail)
 
 
-def _alike(
-    pool: Sequence[Audited], test: Sequence[Audited], progress: Callable[[int, int], None]
-) -> Iterator[Pair]:
+def _alike(pool: Sequence[Audited], test: Sequence[Audited], progress: Progress) -> Iterator[Pair]:
     (firsts, first_thumbs), (seconds, second_thumbs) = _thumbs(pool), _thumbs(test)
     for match in find_matches(first_thumbs, second_thumbs, progress):
         i, j = firsts[match.first], seconds[match.second]

@@ -4,8 +4,8 @@ import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from recap.data.names import bare_name
 from recap.errors import InputError
+from recap.io.formats import bare_name
 
 # Of an image with several lesions some data sets have several masks: x_mask, x_mask_1, x_mask_2.
 _MASK_ENDING = re.compile(r"[_-]mask([_-]?[0-9]+)?$")

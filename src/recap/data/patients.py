@@ -6,10 +6,9 @@ from functools import lru_cache
 from pathlib import Path
 
 from recap.data.benchmark import PAPER_NAMES
-from recap.data.folder import is_raster
 from recap.data.patient_index import INDEX_FILES, read_index
 from recap.errors import RecapError
-from recap.io.sniff import sniff
+from recap.io.formats import is_picture, sniff
 
 # NAME_AD/valid/good/img/file: an index further up belongs to something else.
 _LEVELS_TO_INDEX = 4
@@ -72,7 +71,7 @@ def listed_patient(path: Path) -> str:
 def stored_patient(path: Path) -> str:
     """The PatientID of a DICOM file; "" for other files, and where it has none."""
     try:
-        if is_raster(path) or sniff(path) != "dicom":
+        if is_picture(path) or sniff(path) != "dicom":
             return ""
         return _patient_id(path, path.stat().st_mtime_ns)
     except (RecapError, OSError):  # whoever reads its pixels is told

@@ -12,7 +12,7 @@ registered brains and chest X-rays have much in common. Measured on 2,111 real i
         ±1 slices of one brain        median 0.84; 76 % of 374 pairs lie above the threshold
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -28,6 +28,7 @@ from recap.data.fingerprints import (
     structures,
     turn,
 )
+from recap.progress import Progress, silent
 from recap.types import FloatArray
 
 COPY = 0.90
@@ -85,7 +86,7 @@ class Yardstick:
 def find_matches(
     first: Thumbs,
     second: Thumbs,
-    progress: Callable[[int, int], None] = lambda done, total: None,
+    progress: Progress = silent,
 ) -> list[Match]:
     """Compare every thumbnail (N, 64, 64) of one list with every one of the other (M, 64, 64)."""
     if not len(first) or not len(second):
@@ -95,7 +96,7 @@ def find_matches(
     turned = np.concatenate([_hashes(pictures, way, yardstick) for way in range(TURNS)])
     found: list[Match] = []
     for start in range(0, len(second), _BATCH):
-        progress(start, len(second))
+        progress("Comparing", start, len(second), "")
         batch = second[start : start + _BATCH]
         others = yardstick.own(structures(batch))
         for way, i, j in _candidates(turned, hashes(others), len(first)):
@@ -105,7 +106,7 @@ def find_matches(
             # Turned neighbours are left alone: eight ways would mean eight chances to err.
             less = _grey_penalty(first[i], batch[j]) if way == 0 else np.float32(np.inf)
             found += _decide(i, j + start, scores, scores - less, way, yardstick)
-    progress(len(second), len(second))
+    progress("Comparing", len(second), len(second), "")
     return _best_way(found)
 
 

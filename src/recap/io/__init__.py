@@ -1,8 +1,8 @@
 """From bytes to images and back to the image's own pixel frame."""
 
 from recap.io.case import Case
+from recap.io.formats import open_file, read_image
 from recap.io.raster import image_from_array, mask_from_array, read_mask
-from recap.io.read import open_file, read_image
 
 __all__ = [
     "Case",

@@ -203,8 +203,8 @@ class _Scoring:
         assert opened.case is not None
         parts = parts_of(run, opened)
 
-        def count(done: int, total: int) -> None:
-            self._progress("images", done, total, opened.found.name)
+        def count(stage: str, done: int, total: int, source: str) -> None:
+            self._progress(stage, done, total, opened.found.name)
 
         try:
             with self._stage("score"), refusing_too_large():

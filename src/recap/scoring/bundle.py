@@ -160,7 +160,7 @@ def _replace(folder: Path, partial: Path) -> None:
 
 
 def _remove(leftover: Path) -> None:
-    """Remove what an earlier save left behind; earlier versions also left links."""
+    """Remove what lies in the way of a save, such as what a killed one left; of a link, itself."""
     if leftover.is_symlink():
         leftover.unlink()
     elif leftover.exists():

@@ -12,8 +12,8 @@ from recap.data.cases import Found
 from recap.errors import RecapError, require
 from recap.io import Case
 from recap.io.budget import BUDGET
+from recap.io.formats import sniff
 from recap.io.raster import TILES, raster_px
-from recap.io.sniff import sniff
 from recap.scoring.cases import CasePrediction, part_of, put_together
 from recap.scoring.decided import decision_columns
 from recap.scoring.detector import Detector

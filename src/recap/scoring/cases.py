@@ -1,6 +1,6 @@
 """Scoring a case: each of its images, one score for the whole, and one map of it all."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 
@@ -12,6 +12,7 @@ from recap.io import Case
 from recap.io.slide import pitch_px
 from recap.methods.base import top_count
 from recap.pipeline import ahead
+from recap.progress import Progress, silent
 from recap.scoring.detector import Detector
 from recap.scoring.parts import ImageScore, Part, Parts
 from recap.scoring.prepared import Answer, images_at_a_time, prepare, score_prepared
@@ -20,7 +21,6 @@ from recap.types import Decision, DomainCheck, FloatArray, in_short
 # A slide's map keeps one value for about this many pixels of a tile per side: no detector sees
 # finer.
 SLIDE_MAP_STEP_PX = 16
-Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,7 +65,7 @@ def score_case(
     detector: Detector,
     case: Case,
     parts: Parts | None = None,
-    progress: Progress = lambda done, total: None,
+    progress: Progress = silent,
     reading: ReadingSettings | None = None,
     batch: int | None = None,
     look_ahead: bool = False,
@@ -88,12 +88,12 @@ def score_case(
     prepared = ahead(
         lambda number: prepare(detector, case.images[number]), missing, int(look_ahead), batch + 1
     )
-    progress(len(kept), count)
+    progress("images", len(kept), count, case.source)
     with closing(prepared) as ready, closing(score_prepared(detector, ready, batch)) as answers:
         for number, answer in zip(missing, answers, strict=True):
             kept[number] = part_of(detector, answer, case)
             parts.put(number, kept[number])
-            progress(len(kept), count)
+            progress("images", len(kept), count, case.source)
     return put_together(detector, case, [kept[number] for number in range(count)], reading)
 
 

@@ -24,7 +24,7 @@ class Accepted(BaseModel):
 
 
 class Progress(BaseModel):
-    """How far a job is; the stage says what is counted."""
+    """Progress of a job; the stage says what is counted."""
 
     done: int
     total: int
@@ -108,7 +108,7 @@ class BundleAnswer(BaseModel):
 
 
 class SessionAnswer(BaseModel):
-    """Whether a token is needed, and whether this browser has given it."""
+    """The need for a token, and if this browser has given it."""
 
     needs_token: bool
     signed_in: bool
@@ -136,7 +136,7 @@ def job_answer(job: Job, jobs: Jobs) -> JobAnswer:
         case _:
             progress = Progress(done=0, total=total, stage=job.status)
     fields = {name: getattr(job, name) for name in JobAnswer.model_fields if hasattr(job, name)}
-    fields["content"] = job.options.get("content", "")  # jobs of earlier versions have none
+    fields["content"] = job.options.get("content", "")
     fields["names"] = sorted(set(job.names.values()) - {""})[:1000]
     fields["result"] = job.summary if job.status == "done" else None
     return JobAnswer(**{**fields, "progress": progress})

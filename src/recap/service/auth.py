@@ -102,23 +102,23 @@ class Gate:
         self._wrong = Rate(WRONG_TOKENS_PER_MINUTE)
 
     def is_token(self, given: str) -> bool:
-        """Whether a token is the right one; how long that takes tells nothing about it."""
+        """Compare a token with the right one; the time that it takes tells nothing about it."""
         return hmac.compare_digest(_digest(given.encode("utf-8", "replace")), self._digest)
 
     def new_session(self) -> str:
-        """A cookie's value: random, dated and signed."""
+        """Make a cookie's value: random, dated and signed."""
         content = f"{secrets.token_hex(16)}.{int(time.time()) + SESSION_SECONDS}"
         return f"{content}.{self._sign(content)}"
 
     def is_session(self, cookie: str) -> bool:
-        """Whether a cookie was given out here and is still good."""
+        """Tell if a cookie was given out here and is still good."""
         content, _, signature = cookie.rpartition(".")
         if not hmac.compare_digest(signature.encode(), self._sign(content).encode()):
             return False
         return int(content.rpartition(".")[2]) > time.time()
 
     def admits(self, request: Request) -> bool:
-        """Whether a request carries the token or a session; a wrong token is counted."""
+        """Tell if a request carries the token or a session; a wrong token is counted."""
         if not self.needs_token:
             return True
         scheme, _, given = request.headers.get("authorization", "").partition(" ")
@@ -178,7 +178,7 @@ class Gate:
 
 
 def client_of(request: Request) -> str:
-    """Whom limits are counted for."""
+    """Name the client whose calls are counted."""
     return request.client.host if request.client else ""
 
 

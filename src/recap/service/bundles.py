@@ -36,7 +36,7 @@ class Bundles:
         self._encoders: dict[str, Encoder] = {}
 
     def folders(self) -> dict[str, Path]:
-        """Every bundle's folder by its name."""
+        """List the folders of all bundles by their names."""
         found = dict(self._served)
         for row in self._store.rows("SELECT * FROM bundles ORDER BY created"):
             served = self._served.get(row["name"])
@@ -46,32 +46,31 @@ class Bundles:
         return found
 
     def bundle(self, name: str) -> Bundle | None:
-        """What lies in a bundle, or None if there is none of that name."""
+        """Find a bundle by its name; None if there is none."""
         folder = self.folders().get(name)
         return None if folder is None else Bundle(folder)
 
     def cards(self) -> dict[str, Card]:
-        """What every bundle says about itself, by its name."""
+        """Read the cards of all bundles, by their names."""
         return {name: read_card(folder) for name, folder in self.folders().items()}
 
     def first(self) -> str:
-        """The bundle that was named first."""
+        """Name the bundle that the service was given first."""
         return next(iter(self._served))
 
     def card(self, name: str) -> Card | None:
-        """What a bundle says about itself, or None if there is none of that name."""
+        """Read the card of a bundle; None if there is none of that name."""
         folder = self.folders().get(name)
         return None if folder is None else read_card(folder)
 
-    def refuse_other(self, name: str, fingerprint: str) -> Card:
-        """The card of the very detector that a result is of; another may have its name by now."""
+    def refuse_other(self, name: str, fingerprint: str) -> None:
+        """Refuse a bundle that is not the one a result is of; another may have its name by now."""
         card = self.card(name)
         if card is None or card.fingerprint != fingerprint:
             raise HTTPException(409, "The bundle of this job is not served any more.")
-        return card
 
     def is_made_here(self, name: str) -> bool:
-        """Whether a bundle was fitted by this service."""
+        """Tell if a bundle was fitted by this service."""
         return name not in self._served
 
     def remove(self, name: str) -> bool:
@@ -92,7 +91,7 @@ class Bundles:
             self.detector(name)
 
     def detector(self, name: str) -> "Detector":
-        """A bundle's detector, as its folder is now: that is what answers say of it."""
+        """Load a bundle's detector as its folder is now: answers are made by that."""
         folder = self.folders()[name]
         card = read_card(folder)
         with self._guard:
@@ -121,7 +120,7 @@ class Bundles:
 
 
 def free_name(database: sqlite3.Connection, wanted: str, taken: set[str]) -> str:
-    """A name that no bundle has: the wanted one, or that with a number behind it."""
+    """Choose a name that no bundle has: the wanted one, or that with a number behind it."""
     rows = database.execute("SELECT name FROM bundles").fetchall()
     taken = taken | {row["name"] for row in rows}
     name, number = wanted, 2
@@ -156,7 +155,7 @@ def add_bundle(
 
 
 def describe(name: str, card: Card, made_here: bool) -> dict[str, Any]:
-    """A bundle as the list shows it."""
+    """Describe a bundle as the list shows it."""
     calibration = card.calibration
     return {
         "name": name,
@@ -177,6 +176,6 @@ def describe(name: str, card: Card, made_here: bool) -> dict[str, Any]:
 
 
 def support_counts(card: Card) -> dict[str, int]:
-    """How many normal and abnormal images a detector was fitted on."""
+    """Count the normal and the abnormal images that a detector was fitted on."""
     labels = [record.get("label") for record in card.support]
     return {label: labels.count(label) for label in ("normal", "abnormal")}

@@ -14,17 +14,16 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image as Pillow
 
-from recap.data.names import IMAGE_SUFFIXES
 from recap.errors import InputError, RecapError, is_full, require
 from recap.io import open_file
 from recap.io.budget import BUDGET
 from recap.io.dicom_decode import BIG, IMPLICIT, LITTLE
 from recap.io.dicom_file import read_whole
 from recap.io.dicom_tags import text
+from recap.io.formats import is_named_image, sniff
 from recap.io.nifti import nifti_pair
 from recap.io.no_warnings import no_warnings
 from recap.io.raster import read_raster
-from recap.io.sniff import sniff
 from recap.io.voxels import open_unpacked
 from recap.types import BoolArray
 
@@ -92,7 +91,7 @@ def deidentify(path: Path) -> None:
                 f"{path}: slides hold pictures of their labels, so they are not taken where "
                 "uploads are de-identified."
             )
-        case _ if path.name.lower().endswith(IMAGE_SUFFIXES):
+        case kind if kind not in ("unknown", "zip") or is_named_image(path):
             open_file(path)  # says what is wrong with it
             raise InputError(f"{path}: of a kind that cannot be de-identified. Save it as PNG.")
         case _:
@@ -145,7 +144,7 @@ def _syntax(source: Any) -> str:
 
 
 def _sop_class(source: Any) -> str:
-    """What kind of object it is; a DICOMDIR says so in the file meta alone."""
+    """Read the kind of an object; a DICOMDIR tells it in the file meta alone."""
     named = source.get("SOPClassUID") or source.file_meta.get("MediaStorageSOPClassUID")
     return named or "1.2.840.10008.5.1.4.1.1.7"
 

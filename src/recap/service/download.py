@@ -1,4 +1,4 @@
-"""What is sent as one zip, made while it is being sent: results, also as DICOM, and bundles."""
+"""Zips that are made while they are sent: results, also as DICOM, and bundles."""
 
 import csv
 import io
@@ -21,7 +21,7 @@ from fastapi import HTTPException
 
 from recap.errors import RecapError
 from recap.io import Case
-from recap.report.score_page_table import cell_text
+from recap.report.page_table import cell_text
 from recap.scoring.bundle_folder import Bundle
 from recap.scoring.cases import CasePrediction
 from recap.scoring.decided import columns_of
@@ -30,7 +30,7 @@ from recap.scoring.rows import number_text
 from recap.service.bundles import Bundles
 from recap.service.jobs import Job, Jobs
 from recap.service.placing import job_cases
-from recap.service.results import MAPS, RESULT, VOLUME, Result, read_as
+from recap.service.results import MAPS, RESULT, VOLUME, Result, reading_of_result
 from recap.types import Decision, DomainCheck, Region
 
 Content = bytes | Path | Callable[[], AbstractContextManager[BufferedReader]]
@@ -45,7 +45,7 @@ _COLUMNS = [
 
 
 class _Pipe(io.RawIOBase):
-    """What a zip writes, to be taken away block by block."""
+    """A file for a zip to be written into, taken away block by block."""
 
     def __init__(self) -> None:
         self._blocks: list[bytes] = []
@@ -64,7 +64,7 @@ class _Pipe(io.RawIOBase):
 
 
 def zip_files(files: Iterable[tuple[str, Content]]) -> Iterator[bytes]:
-    """A zip of files and bytes under the given names, block by block."""
+    """Pack files and bytes under the given names, block by block."""
     pipe = _Pipe()
     with zipfile.ZipFile(pipe, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, content in files:
@@ -79,12 +79,12 @@ def zip_files(files: Iterable[tuple[str, Content]]) -> Iterator[bytes]:
 
 
 def zip_bundle(bundle: Bundle) -> Iterator[bytes]:
-    """A zip of all files of a bundle."""
+    """Pack all files of a bundle."""
     return zip_files([(name, partial(bundle.open, name)) for name in bundle.files()])
 
 
 def zip_result(result: Result) -> Iterator[bytes]:
-    """Table, JSON, maps, and an overlay of each case's highest image."""
+    """Pack table, JSON, maps, and an overlay of each case's highest image."""
     return zip_files(_files(result, result.read()))
 
 
@@ -106,7 +106,7 @@ def _files(result: Result, content: dict[str, Any]) -> Iterator[tuple[str, Conte
 
 
 def scores_csv(content: dict[str, Any]) -> str:
-    """One line per case, with the words and numbers of `recap score`."""
+    """Write one line per case, with the words and numbers of `recap score`."""
     text = io.StringIO()
     writer = csv.DictWriter(text, _COLUMNS)
     writer.writeheader()
@@ -141,7 +141,7 @@ def _decided(case: dict[str, Any]) -> dict[str, str]:
 
 
 def file_name(name: str) -> str:
-    """A client's name for a case, as a file name that does no harm anywhere."""
+    """Turn a client's name for a case into a file name that does no harm anywhere."""
     return re.sub(r"[^A-Za-z0-9._-]+", "_", name).strip("._")[-80:] or "case"
 
 
@@ -155,15 +155,15 @@ def _blocks(content: Content) -> Iterator[bytes]:
 
 
 def dicom_zip(jobs: Jobs, bundles: Bundles, job: Job, result: Result) -> Iterator[bytes]:
-    """A zip with a folder for each case that came as DICOM."""
+    """Pack a folder for each case that came as DICOM."""
     if find_spec("highdicom") is None:
         raise HTTPException(501, "DICOM results need the extra dicom on the service.")
     content = result.read()
     wanted = [case for case in content["cases"] if case.get("dicom")]
     if not wanted:
         raise HTTPException(404, "No case of this job came as DICOM.")
-    card = bundles.refuse_other(job.bundle, content["fingerprint"])
-    reading = read_as(content, card)
+    bundles.refuse_other(job.bundle, content["fingerprint"])
+    reading = reading_of_result(content)
     folder = Path(tempfile.mkdtemp(dir=jobs.store.root / "incoming"))
     written = False
     try:
@@ -185,7 +185,7 @@ def dicom_zip(jobs: Jobs, bundles: Bundles, job: Job, result: Result) -> Iterato
 def _write(
     case: Case, record: dict[str, Any], fingerprint: str, result: Result, folder: Path
 ) -> None:
-    from recap.report.dicom_results import write_dicom_results
+    from recap.report.dicom.results import write_dicom_results
 
     target = folder / f"case-{record['id']:05d}"
     target.mkdir()
@@ -203,7 +203,7 @@ def _write(
 
 
 def stored_prediction(record: dict[str, Any], result: Result) -> CasePrediction:
-    """What the detector said about a case, from the result's files."""
+    """Read a case's prediction back from the result's files."""
     maps = np.load(result.file(record["id"], MAPS), mmap_mode="r", allow_pickle=False)
     scores = tuple(ImageScore(score, None, None) for score in record["image_scores"])
     total = ImageScore(record["score"], record["score_prototype"], record["score_memory"])
@@ -219,7 +219,7 @@ def as_region(stored: dict[str, Any]) -> Region:
 
 
 def _then_remove(folder: Path) -> Iterator[bytes]:
-    """A zip of a folder, which is removed after the last block."""
+    """Pack a folder, which is removed after the last block."""
 
     def sent() -> Iterator[bytes]:
         try:

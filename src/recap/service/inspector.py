@@ -25,7 +25,7 @@ from recap.errors import InputError, RecapError, code_of, is_full
 from recap.io import open_file, raster, read_image, read_mask, voxels
 from recap.io.budget import BUDGET
 from recap.io.case import Case
-from recap.io.sniff import sniff
+from recap.io.formats import sniff
 from recap.service.deidentify import deidentify, deidentify_all, write_mask
 from recap.service.placing import Placer, Unread, case_name, in_client_words, split_suffix
 from recap.types import BoolArray
@@ -37,7 +37,7 @@ _NO_MEMORY_TEXT = "This takes more memory than the service has."
 
 
 class Checked(NamedTuple):
-    """What an upload holds."""
+    """Contents of an upload."""
 
     images: int
     problems: list[Unread]
@@ -59,7 +59,7 @@ def main() -> None:
 
 
 def serve(requests: IO[str], answers: IO[str]) -> None:
-    """One answer for each request."""
+    """Write one answer for each request."""
     for line in requests:
         answers.write(json.dumps(answer(json.loads(line))) + "\n")
         answers.flush()
@@ -117,7 +117,7 @@ def inspect_cases(folder: Path, request: dict[str, Any], placer: Placer) -> Chec
 
 
 def _find(upload: Path, request: dict[str, Any]) -> tuple[Found, ...]:
-    """The cases in the order of the upload, with those that could not be de-identified."""
+    """List the cases in the order of the upload, with those that could not be de-identified."""
     failed = deidentify_all(upload) if request["deidentify"] else {}
     lost = [Found(file.name, (file,), problem=text) for file, text in failed.items()]
     if lost and not any(upload.iterdir()):
@@ -171,7 +171,7 @@ def _unpack(
 
 
 def _drop_unused(upload: Path, cases: tuple[Found, ...]) -> None:
-    """What is no image is not kept."""
+    """Remove the files that are no images."""
     used = {file.name for case in cases for file in case.files}
     for file in upload.iterdir():
         if file.name not in used:
@@ -267,7 +267,7 @@ def inspect_support(folder: Path, request: dict[str, Any], placer: Placer) -> Ch
 
 
 def _labelled(path: Path, request: dict[str, Any]) -> tuple[int, tuple[int, int]]:
-    """How many images a file holds, and the size of the first."""
+    """Count the images of a file, and measure the first."""
     reading = ReadingSettings(**request["reading"])
     if request["task"] == "fit":
         return 1, read_image(path, reading).size_hw

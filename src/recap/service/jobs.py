@@ -69,7 +69,7 @@ class NewJob:
 
 @dataclass
 class Watch:
-    """What is known of a running job but not worth a write: its progress, and who wants it gone."""
+    """A running job's progress, and if it is to be cancelled: not worth a write."""
 
     done: int = 0
     total: int = 0
@@ -133,28 +133,28 @@ class Jobs:
         return new.id
 
     def waiting(self) -> int:
-        """How many jobs wait for a worker."""
+        """Count the jobs that wait for a worker."""
         return int(self.store.rows("SELECT count(*) FROM jobs WHERE status = 'queued'")[0][0])
 
     def counts(self) -> dict[str, int]:
-        """How many jobs there are in each state."""
+        """Count the jobs in each state."""
         found = self.store.rows("SELECT status, count(*) FROM jobs GROUP BY status")
         return dict.fromkeys(STATUSES, 0) | {row[0]: row[1] for row in found}
 
     def get(self, job: str) -> Job | None:
-        """A job by its id."""
+        """Find a job by its id."""
         found = self.store.rows("SELECT * FROM jobs WHERE id = ?", job)
         return _job(found[0]) if found else None
 
     def latest(self, limit: int, before: str | None = None) -> list[Job]:
-        """The newest jobs first, or the newest of those that came before one of them."""
+        """List the newest jobs first, or the newest of those that came before one of them."""
         earlier = "WHERE number < (SELECT number FROM jobs WHERE id = ?)" if before else ""
         query = f"SELECT * FROM jobs {earlier} ORDER BY number DESC LIMIT ?"
         found = self.store.rows(query, *([before] if before else []), limit)
         return [_job(row) for row in found]
 
     def watch(self, job: str) -> Watch:
-        """The progress of a job as it is now."""
+        """Tell the progress of a job as it is now."""
         return self._watched.get(job, Watch())
 
     def unwatch(self, job: str) -> None:
@@ -257,7 +257,7 @@ class Jobs:
         return len(old)
 
     def result_folder(self, job: Job) -> Path:
-        """Where the result of a finished job is."""
+        """Name the folder of a finished job's result."""
         return self.store.job_folder(job.id) / job.result
 
     def refuse_if_full(self) -> None:
@@ -274,10 +274,9 @@ class Jobs:
             raise QueueFullError
 
     def by_key(self, key: str) -> str | None:
-        """The job that a client's key was used for."""
-        # Earlier versions kept keys as they came.
-        query = "SELECT id FROM jobs WHERE client_key IN (?, ?)"
-        found = self.store.rows(query, self.store.digest(key), key)
+        """Find the job that a client's key was used for."""
+        query = "SELECT id FROM jobs WHERE client_key = ?"
+        found = self.store.rows(query, self.store.digest(key))
         return found[0]["id"] if found else None
 
 

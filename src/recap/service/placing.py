@@ -9,15 +9,11 @@ from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
 from recap.data.cases import Found, find_cases
+from recap.io.formats import FORMATS, known_suffixes
 from recap.service.jobs import Job
 
-# Endings that readers go by. Slides in many files (.mrxs, .vms) are not among them: their main
-# file names the others, and could name any file of this machine.
-SUFFIXES = (
-    *(".nii.gz", ".hdr.gz", ".img.gz", ".nii", ".hdr", ".img", ".nrrd", ".dcm", ".dicom"),
-    *(".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp", ".webp", ".svs", ".ndpi", ".scn"),
-)
 _HALVES = (".hdr", ".img", ".hdr.gz", ".img.gz")
+_LINKS = {suffix for row in FORMATS for suffix in row.links}
 _LONGEST_NAME = 200
 
 
@@ -34,7 +30,7 @@ class Placer:
         self._next = 0
 
     def place(self, given: str) -> str:
-        """A name for a file that the client calls `given`."""
+        """Name a file that the client calls `given`."""
         shown = shown_name(given)
         stem, suffix = split_suffix(shown)
         # No other files share numbers, or they would stand before those that came between.
@@ -50,13 +46,16 @@ class Placer:
 
 
 def split_suffix(name: str) -> tuple[str, str]:
-    """A name without its known ending, and that ending in small letters."""
-    ending = next((suffix for suffix in SUFFIXES if name.lower().endswith(suffix)), "")
+    """Split a name from its known ending, which comes in small letters."""
+    # Not those of slides in many files (.mrxs, .vms): their main file names the others, and could
+    # name any file of this machine.
+    known = (s for s in known_suffixes() if s not in _LINKS and name.lower().endswith(s))
+    ending = next(known, "")
     return name[: len(name) - len(ending)], ending
 
 
 def shown_name(given: str) -> str:
-    """A client's name in one printable line, without the folders above it."""
+    """Clean a client's name: one printable line, without the folders above it."""
     parts = PurePosixPath(given.replace("\\", "/")).parts
     kept = "/".join(part for part in parts if part not in ("/", "..", "."))
     printable = "".join(sign if sign.isprintable() else "_" for sign in kept)
@@ -65,7 +64,7 @@ def shown_name(given: str) -> str:
 
 
 def case_name(found: Found, names: dict[str, str], number: int, deidentify: bool) -> str:
-    """What a case is called in answers."""
+    """Name a case as answers do."""
     if deidentify:
         return f"case-{number + 1}"
     given = names.get(found.files[0].name, found.name)
@@ -77,7 +76,7 @@ def case_name(found: Found, names: dict[str, str], number: int, deidentify: bool
 
 
 def in_client_words(text: str, folder: Path, names: dict[str, str], hide: bool = False) -> str:
-    """A message about files here, with the client's names for them and no folder of ours."""
+    """Reword a message about files, with the client's names for them and no folder of ours."""
     text = text.replace(f"{folder}/", "").replace(str(folder), "upload")
     if hide:
         return text
@@ -94,17 +93,16 @@ class Unread(NamedTuple):
 
     name: str
     error: str
-    number: int | None = None
-    """None in jobs of versions that put such cases after all others."""
+    number: int
 
 
 def job_cases(job: Job, upload: Path) -> dict[int, Found]:
-    """The cases of a job's files by their numbers, the same every time."""
+    """Number the cases of a job's files, the same every time."""
     taken = {each.number for each in unread_cases(job)}
     free = (number for number in count() if number not in taken)
     return dict(zip(free, find_cases([upload], upload).cases, strict=False))
 
 
 def unread_cases(job: Job) -> list[Unread]:
-    """What could not be read of a job's upload."""
+    """List the cases of a job's upload that could not be read."""
     return [Unread(*each) for each in job.options.get("problems", [])]

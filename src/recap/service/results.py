@@ -17,13 +17,11 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from PIL import Image as Pillow
 
 from recap.config import ReadingSettings
 from recap.io import Case
-from recap.report.case_overlay import slide_picture
-from recap.report.overlay import overlay
-from recap.report.quick_png import quick_png
-from recap.scoring.bundle import Card
+from recap.report.overlay import encode_png, overlay, slide_picture
 from recap.scoring.cases import CasePrediction
 from recap.types import FloatArray, Image, Region
 
@@ -31,14 +29,13 @@ RESULT, IMAGES, MAPS, VOLUME = "result.json", "images.npy", "maps.npy", "map.nii
 SHOWN_IN_SHORT = 100
 
 
-def read_as(content: dict[str, Any], card: Card) -> ReadingSettings:
-    """How the files of a result were read; results of earlier versions do not tell."""
-    told = content.get("reading")
-    return card.settings.reading if told is None else ReadingSettings(**told)
+def reading_of_result(content: dict[str, Any]) -> ReadingSettings:
+    """Tell how the files of a result were read."""
+    return ReadingSettings(**content["reading"])
 
 
 def case_folder(result: Path, number: int) -> Path:
-    """Where a case's arrays are."""
+    """Name the folder of a case's arrays."""
     return result / "cases" / f"{number:05d}"
 
 
@@ -169,7 +166,7 @@ class Result:
     def image_png(self, case: int, number: int) -> bytes | None:
         """An image as it is shown."""
         pixels = self.pixels(case, number)
-        return None if pixels is None else quick_png(pixels)
+        return None if pixels is None else _png(pixels)
 
     def map_png(self, case: int, number: int, scale: tuple[float, float]) -> bytes | None:
         """A map in grey: black up to the scale's start, white from its end."""
@@ -178,7 +175,7 @@ class Result:
             return None
         low, high = scale
         grey = np.clip((np.nan_to_num(map) - low) / (high - low), 0.0, 1.0) * 255
-        return quick_png(grey.round().astype(np.uint8))
+        return _png(grey.round().astype(np.uint8))
 
     def overlay_png(self, case: int, number: int, scale: tuple[float, float]) -> bytes | None:
         """The map's colours on the image."""
@@ -186,7 +183,11 @@ class Result:
         if pixels is None or map is None:
             return None
         image = Image(pixels.astype(np.float32) / np.float32(255), "result")
-        return quick_png(np.asarray(overlay(image, np.nan_to_num(map), scale)))
+        return encode_png(overlay(image, np.nan_to_num(map), scale), quickly=True)
+
+
+def _png(pixels: NDArray[np.uint8]) -> bytes:
+    return encode_png(Pillow.fromarray(pixels), quickly=True)
 
 
 def _one(path: Path, number: int) -> Any:

@@ -21,7 +21,7 @@ _log = logging.getLogger("recap.service")
 
 @dataclass(frozen=True)
 class Service:
-    """What routes work with."""
+    """All that routes work with."""
 
     settings: ServerSettings
     jobs: Jobs

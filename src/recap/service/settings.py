@@ -19,7 +19,7 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 
 
 class ServerSettings(Section):
-    """How the service is run; `recap serve` has an option for most of it."""
+    """All settings of the service; `recap serve` has an option for most of them."""
 
     bundles: tuple[Path, ...]
     data: Path
@@ -65,12 +65,12 @@ class ServerSettings(Section):
 
     @property
     def is_loopback(self) -> bool:
-        """Whether only this machine can connect."""
+        """True where only this machine can connect."""
         return is_loopback(self.host)
 
 
 def is_loopback(host: str) -> bool:
-    """Whether an address or name means this machine alone; unknown names do not."""
+    """Tell if an address or name means this machine alone; unknown names do not."""
     if host == "localhost":
         return True
     try:
@@ -90,12 +90,12 @@ def check_exposure(settings: ServerSettings) -> None:
 
 
 def read_own_token(path: Path) -> str:
-    """The token that clients must send: one that cannot be guessed."""
+    """Read the token that clients must send: one that cannot be guessed."""
     return read_token(path, SHORTEST_TOKEN, "Make one with `openssl rand -hex 32`.")
 
 
 def served_names(bundles: tuple[Path, ...]) -> dict[str, Path]:
-    """Bundles by the name that they have in addresses: the folder's, without `.recap`."""
+    """Name bundles as addresses do: by their folders, without `.recap`."""
     if not bundles:
         raise SettingsError("There is nothing to serve. Name at least one bundle.")
     named: dict[str, Path] = {}

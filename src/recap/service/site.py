@@ -55,7 +55,7 @@ def static_files() -> dict[str, Path]:
 
 @sessions.get("/session")
 def show_session(request: Request, service: TheService) -> SessionAnswer:
-    """Whether a token is needed here, and whether this browser has given it."""
+    """Tell if a token is needed here, and if this browser has given it."""
     gate = service.gate
     return SessionAnswer(needs_token=gate.needs_token, signed_in=gate.admits(request))
 
@@ -89,7 +89,7 @@ def sign_out() -> Response:
 
 @health.get("/healthz", responses={503: {"description": "Not well."}})
 def show_health(service: TheService) -> dict[str, str]:
-    """Whether the service works."""
+    """Tell if the service works."""
     if not service.workers.are_alive():
         raise HTTPException(503, "A worker has ended.")
     service.jobs.waiting()
@@ -117,7 +117,7 @@ def show_static(request: Request, name: str) -> Response:
 
 @site.get("/docs")
 def to_docs() -> RedirectResponse:
-    """Where people look for it."""
+    """Lead to the description from the address where people look for it."""
     return RedirectResponse("/api/docs")
 
 
@@ -129,7 +129,7 @@ def show_docs(request: Request) -> HTMLResponse:
 
 @site.get("/api/docs.css")
 def show_docs_style(request: Request) -> Response:
-    """How that page looks."""
+    """Show the style of that page."""
     return _static(request, "docs.css")
 
 

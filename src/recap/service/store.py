@@ -128,7 +128,7 @@ class Store:
             self._connection.commit()
 
     def rows(self, query: str, *values: object) -> list[sqlite3.Row]:
-        """What a query finds."""
+        """Run a query."""
         with self._guard:
             return self._connection.execute(query, values).fetchall()
 
@@ -143,19 +143,19 @@ class Store:
         return hmac.digest(self._secret, text.encode(), "sha256").hex()
 
     def incoming(self, job: str) -> Path:
-        """Where an upload is collected."""
+        """Name the folder in which an upload is collected."""
         return self.root / INCOMING / job
 
     def job_folder(self, job: str) -> Path:
-        """Where an accepted job lives."""
+        """Name the folder of an accepted job."""
         return self.root / JOBS / job
 
     def bundle_folder(self, job: str) -> Path:
-        """Where the bundle that a job makes goes."""
+        """Name the folder of the bundle that a job makes."""
         return self.root / BUNDLES / job
 
     def bundle_record(self, job: str) -> Path:
-        """Where the name of that bundle is kept, should its row be lost."""
+        """Name the file that has the name of that bundle, should its row be lost."""
         return self.root / BUNDLES / f"{job}.json"
 
     def unknown(self) -> list[Path]:

@@ -24,7 +24,7 @@ from recap.methods.registry import resolve_settings
 from recap.service.auth import client_of
 from recap.service.bundles import Bundles
 from recap.service.inspector import NO_ROOM_TEXT
-from recap.service.jobs import Job, Kind, NewJob, QueueFullError
+from recap.service.jobs import Kind, NewJob, QueueFullError
 from recap.service.placing import shown_name, split_suffix
 from recap.service.service import Service
 from recap.service.settings import MEGABYTE, NAME
@@ -41,7 +41,7 @@ ROLES = ("normals", "abnormals", "masks")
 
 @dataclass(frozen=True)
 class Wanted:
-    """What a form asks for."""
+    """The wish of a form, understood."""
 
     kind: Kind
     bundle: str
@@ -53,15 +53,14 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Sent:
-    """What is kept of a request, to know it again."""
+    """Digests of a request, kept to know it again."""
 
     content: str
     """The same for the same files under the same names, in the same fields and order; clients see
     it. Empty where uploads are de-identified: it would tell whose files they are."""
     request: str
-    """Of all that was sent under a key, and of the key; under the data folder's secret, so that
-    neither can be found by trying."""
-    address: str
+    """Of all that was sent under a key, of its address and of the key; under the data folder's
+    secret, so that none can be found by trying."""
 
 
 Understand = Callable[[Service, Form], Wanted]
@@ -69,7 +68,8 @@ Understand = Callable[[Service, Form], Wanted]
 
 async def submit(request: Request, service: Service, understand: Understand) -> str:
     """Receive a form, have its files looked at, and take the job on; returns its id."""
-    _slow_down(request, service)
+    if wait := service.posts.wait_seconds(client_of(request)):
+        raise HTTPException(429, "Too many requests.", {"Retry-After": str(int(wait) + 1)})
     key = _client_key(request)
     if key is None or await run_in_threadpool(service.jobs.by_key, key) is None:
         await run_in_threadpool(_refuse_if_full, service)
@@ -95,11 +95,12 @@ def _accept(
     service: Service, form: Form, job: str, understand: Understand, address: str, key: str | None
 ) -> str:
     folder = service.jobs.store.incoming(job)
-    service.metrics.received(_size(folder / "raw"))
+    size = sum(file.stat().st_size for file in (folder / "raw").iterdir())
+    service.metrics.received(size)
     hide = service.settings.deidentify
     sent = _sent(service, form, folder / "raw", address, key)
     if key and (before := service.jobs.by_key(key)):
-        return _repeated(service, before, form, sent)
+        return _repeated(service, before, sent)
     wanted = understand(service, form)
     answer = service.inspection.check(_question(service, folder, wanted))
     if answer["code"]:
@@ -109,25 +110,15 @@ def _accept(
     options = {**wanted.options, **told, **asdict(sent)}
     new = NewJob(job, wanted.kind, wanted.bundle, options, names, answer["images"], key)
     accepted = service.jobs.accept(new)
-    return accepted if accepted == job else _repeated(service, accepted, form, sent)
+    return accepted if accepted == job else _repeated(service, accepted, sent)
 
 
-def _repeated(service: Service, before: str, form: Form, sent: Sent) -> str:
-    """The job that a key was used for; its result must not be taken for that of other files."""
+def _repeated(service: Service, before: str, sent: Sent) -> str:
+    """Find the job that a key was used for; another request must not get its result."""
     job = service.jobs.get(before)
-    if job is not None and not _is_same(job, form, sent):
+    if job is not None and not hmac.compare_digest(job.options["request"], sent.request):
         raise HTTPException(422, "This Idempotency-Key was used for another request.")
     return before
-
-
-def _is_same(job: Job, form: Form, sent: Sent) -> bool:
-    kept = job.options
-    if "request" in kept:
-        return hmac.compare_digest(kept["request"], sent.request)
-    # Earlier versions kept less, and nothing of files without identity.
-    same_files = not (kept.get("content") and sent.content) or kept["content"] == sent.content
-    asked = form.fields.get("bundle") or job.bundle, sent.address
-    return same_files and asked == (job.bundle, kept.get("address", sent.address))
 
 
 def _question(service: Service, folder: Path, wanted: Wanted) -> dict[str, Any]:
@@ -142,12 +133,6 @@ def _question(service: Service, folder: Path, wanted: Wanted) -> dict[str, Any]:
         "max_pixels": settings.max_pixels,
         "deidentify": settings.deidentify,
     }
-
-
-def _slow_down(request: Request, service: Service) -> None:
-    wait = service.posts.wait_seconds(client_of(request))
-    if wait:
-        raise HTTPException(429, "Too many requests.", {"Retry-After": str(int(wait) + 1)})
 
 
 def _refuse_if_full(service: Service) -> None:
@@ -166,7 +151,7 @@ def _later(service: Service, reason: str) -> HTTPException:
 
 
 def _client_key(request: Request) -> str | None:
-    """A client that repeats a request under the same key gets the same job."""
+    """Read the key of a client: a request that is repeated under it gets the same job."""
     key = request.headers.get("idempotency-key")
     if key is not None and not 0 < len(key) <= LONGEST_KEY:
         raise HTTPException(422, f"An Idempotency-Key has 1 to {LONGEST_KEY} characters.")
@@ -174,23 +159,19 @@ def _client_key(request: Request) -> str | None:
 
 
 def _sent(service: Service, form: Form, folder: Path, address: str, key: str | None) -> Sent:
-    """Digests of a request.
+    """Digest a request.
 
     Cases of two jobs are matched by their names, and equal names are numbered in order: the files
     alone would let one patient's image stand beside another's.
     """
     hide = service.settings.deidentify
     if hide and key is None:
-        return Sent("", "", address)
+        return Sent("", "")
     files = [(each.field.removesuffix("[]"), each.given, each.raw) for each in form.files]
     told = [(field, given, sha256_of(folder / raw)) for field, given, raw in files]
     content = "" if hide else hashlib.sha256(json.dumps(told).encode()).hexdigest()
     asked = json.dumps([key, address, sorted(form.fields.items()), told])
-    return Sent(content, service.jobs.store.digest(asked) if key else "", address)
-
-
-def _size(folder: Path) -> int:
-    return sum(file.stat().st_size for file in folder.iterdir())
+    return Sent(content, service.jobs.store.digest(asked) if key else "")
 
 
 def score_wanted(service: Service, form: Form) -> Wanted:
@@ -231,7 +212,7 @@ def calibration_wanted(service: Service, form: Form, bundle: str) -> Wanted:
 
 
 class FitOptions(Section):
-    """What may be said about a fit. The encoder is that of a bundle that is here already."""
+    """Options of a fit. The encoder is that of a bundle that is here already."""
 
     name: Annotated[str, Field(pattern=f"^{NAME.pattern}$")] = "fitted"
     preset: Preset = "recap"
@@ -244,7 +225,7 @@ class FitOptions(Section):
 
 
 class CalibrateOptions(Section):
-    """What may be said about a calibration."""
+    """Options of a calibration."""
 
     fpr: Annotated[float, Field(gt=0, lt=1)] = 0.05
     sensitivity: Annotated[float, Field(gt=0, lt=1)] = 0.95
@@ -252,7 +233,7 @@ class CalibrateOptions(Section):
 
 
 def _options(form: Form, kind: type[Section]) -> Any:
-    """The form's options, a JSON object; fields of the same names count too."""
+    """Read the form's options, a JSON object; fields of the same names count too."""
     try:
         given = json.loads(form.fields.get("options") or "{}")
         if not isinstance(given, dict):
@@ -292,7 +273,7 @@ def _placed(file: UploadedFile, role: str, stem: str) -> Placed:
 def _masks_of(
     images: list[UploadedFile], masks: list[UploadedFile]
 ) -> list[tuple[UploadedFile, UploadedFile]]:
-    """Each mask with its image, by the names that the client gave them."""
+    """Match each mask with its image, by the names that the client gave them."""
     by_image = {Path(shown_name(file.given)): file for file in images}
     by_mask = {Path(shown_name(file.given)): file for file in masks}
     if (len(by_image) < len(images) and masks) or len(by_mask) < len(masks):
@@ -310,7 +291,7 @@ def _masks_of(
 
 
 def _fit_settings(options: FitOptions, bundles: Bundles) -> Settings:
-    """All settings of a fit: those of the preset, on the encoder and the reading of a bundle."""
+    """Resolve the settings of a fit: the preset's, on the encoder and the reading of a bundle."""
     base = bundles.card(options.encoder_of or bundles.first())
     if base is None:
         raise HTTPException(422, "options.encoder_of: no bundle is called so.")

@@ -34,7 +34,7 @@ from recap.service.results import (
     RESULT,
     Result,
     case_folder,
-    read_as,
+    reading_of_result,
     shown_regions,
     summary_of,
     write_case,
@@ -65,7 +65,7 @@ def score_job(
         name = case_name(found, job.names, number, hide)
         before = done
 
-        def step(within: int, total: int, before: int = before) -> None:
+        def step(stage: str, within: int, total: int, source: str, before: int = before) -> None:
             count(before + within)
 
         try:
@@ -85,13 +85,14 @@ def score_job(
             record = {"status": "error", "error": text}
         records.append({"id": number, "name": name, **record})
     records = _with_unread(job, records)
-    _refuse_nothing(records)
+    if not any(record["status"] == "ok" for record in records):
+        raise RecapError(records[0]["error"])
     return _write(job, detector, out, records)
 
 
 def _worked_by(detector: Detector) -> str:
-    """After a kill another detector may be served under the name, or one calibrated on images that
-    were read otherwise; half of a volume must not be of one and half of the other."""
+    """Name a detector and its way of reading: after a kill another may be served under the name,
+    and half of a volume must not be of one and half of the other."""
     reading = detector.card.reading.model_dump_json()
     return f"{detector.card.fingerprint}-{hashlib.sha256(reading.encode()).hexdigest()[:16]}"
 
@@ -101,7 +102,7 @@ def _score_case(
     case: Case,
     parts: Parts,
     folder: Path,
-    progress: Callable[[int, int], None],
+    progress: Progress,
 ) -> dict[str, Any]:
     prediction = score_case(detector, case, parts, progress)
     shown = write_case(folder, case, prediction)
@@ -130,7 +131,7 @@ def _score_case(
 
 
 def regions_of(detector: Detector, case: Case, prediction: CasePrediction) -> list[Region]:
-    """The regions above the calibrated level; none without a calibration."""
+    """Find the regions above the calibrated level; none without a calibration."""
     calibration = detector.card.calibration
     if calibration is None:
         return []
@@ -139,7 +140,7 @@ def regions_of(detector: Detector, case: Case, prediction: CasePrediction) -> li
 
 
 def as_part(prediction: Prediction) -> Part:
-    """An image's prediction as a part of its case."""
+    """Turn an image's prediction into a part of its case."""
     scores = ImageScore(prediction.score, prediction.score_prototype, prediction.score_memory)
     return Part(scores, prediction.map, descriptor=prediction.descriptor)
 
@@ -169,30 +170,19 @@ def _write(
 
 
 def _with_unread(job: Job, records: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """All cases in the order of the upload; asked for by name, so no two have the same."""
+    """Put all cases in the order of the upload, under names of which no two are the same."""
     every = list(records)
     for unread in unread_cases(job):
-        number = len(every) if unread.number is None else unread.number
         told = {"name": unread.name, "status": "error", "error": unread.error}
-        every.append({"id": number, **told})
+        every.append({"id": unread.number, **told})
     every.sort(key=lambda record: record["id"])
     taken: set[str] = set()
     for record in every:
-        record["name"] = _unique(record["name"], taken)
+        name, number = record["name"], 2
+        while record["name"] in taken:
+            record["name"], number = f"{name}-{number}", number + 1
         taken.add(record["name"])
     return every
-
-
-def _unique(name: str, taken: set[str]) -> str:
-    number, unique = 2, name
-    while unique in taken:
-        unique, number = f"{name}-{number}", number + 1
-    return unique
-
-
-def _refuse_nothing(records: list[dict[str, Any]]) -> None:
-    if not any(record["status"] == "ok" for record in records):
-        raise RecapError(records[0]["error"])
 
 
 def run_fit(job: Job, folder: Path, out: Path, device: str, progress: Progress) -> Detector:
@@ -265,12 +255,12 @@ def nearest_normal(
     if case["status"] != "ok" or case["kind"] == "slide":
         raise HTTPException(404, "Only pictures, slices and frames can be explained.")
     content = Result(jobs.result_folder(job)).read()
-    card = bundles.refuse_other(job.bundle, content["fingerprint"])
+    bundles.refuse_other(job.bundle, content["fingerprint"])
     if not 0 <= image < case["images"]:
         raise HTTPException(404, "The case has no such image.")
     detector = bundles.detector(job.bundle)
     upload = jobs.store.job_folder(job.id) / "upload"
-    found = job_cases(job, upload)[case["id"]].open(read_as(content, card))
+    found = job_cases(job, upload)[case["id"]].open(reading_of_result(content))
     told = explain(detector, found.images[image], xy_px)
     nearest = told.nearest
     if nearest is None or nearest.origin is None:

@@ -63,7 +63,7 @@ class Workers:
             thread.join(max(0.0, deadline - time.monotonic()))
 
     def are_alive(self) -> bool:
-        """Whether all threads still run."""
+        """Tell if all threads still run."""
         return all(thread.is_alive() for thread in self._threads)
 
     def _work(self, lane: str) -> None:
@@ -99,7 +99,7 @@ class Workers:
                 self._tidy(job)
 
     def _together(self, lane: str) -> int:
-        """How many images of several requests to score at once: a CPU gains nothing by it."""
+        """Choose how many single images to score at once: a CPU gains nothing by it."""
         from recap.methods.training import choose_device
 
         on_cpu = choose_device(self._settings.device).type == "cpu"

@@ -10,7 +10,7 @@ from recap._files import replacing
 from recap.data.walk import walk
 from recap.errors import InputError, SettingsError, require
 from recap.io.dicom_file import read_whole
-from recap.io.sniff import sniff
+from recap.io.formats import sniff
 from recap.service.pacs.spool import key_of
 
 _TIMEOUT_S = 60
@@ -95,7 +95,7 @@ class DicomWeb:
         return self._outcome(answer, str(dataset.SOPInstanceUID))
 
     def _outcome(self, answer: Any, instance_uid: str) -> int | None:
-        """What the archive says of an object; it must say that it has it, or the contrary."""
+        """Read the archive's word on an object; it must say that it has it, or the contrary."""
         named = answer.get("ReferencedSOPSequence") or ()
         if instance_uid in (str(item.get("ReferencedSOPInstanceUID")) for item in named):
             return STORED
@@ -138,7 +138,7 @@ class DicomWeb:
 
 
 def _said(response: Any) -> Any:
-    """What an answer to a store holds, if it can be read: the reasons are optional."""
+    """Parse the answer to a store, if it can be read: the reasons are optional."""
     dataset = require("pydicom.dataset", "pacs").Dataset
     try:
         return dataset.from_json(response.text)

@@ -15,8 +15,7 @@ from typing import Any
 
 from recap._process import Retries
 from recap.errors import InputError, RecapError, SettingsError, is_full, log_failure, require
-from recap.service.pacs.connection import limit
-from recap.service.pacs.send import Destination, SendError, StuckError
+from recap.service.pacs.send import Destination, SendError, StuckError, limit
 from recap.service.pacs.spool import Round, Spool, Unscored
 
 ScoreStudy = Callable[[Path, Path], Sequence[Unscored]]
@@ -33,7 +32,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class ListenSettings:
-    """How a listener presents itself, and what it takes."""
+    """A listener's name and place, and the limits of what it takes."""
 
     ae_title: str = "RECAP"
     host: str = "127.0.0.1"
@@ -307,7 +306,7 @@ class _GivenUp(Exception):  # noqa: N818
 
 
 def _in_words(error: Exception) -> str:
-    """What a log may say of an error: the text of a foreign one may quote a file."""
+    """Word an error for a log: the text of a foreign one may quote a file."""
     return str(error) if isinstance(error, OSError | RecapError) else type(error).__name__
 
 

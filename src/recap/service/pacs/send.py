@@ -1,13 +1,20 @@
-"""Where results go: another application entity by C-STORE, or a DICOMweb archive."""
+"""Destinations of results: another application entity by C-STORE, or a DICOMweb archive.
 
+pynetdicom waits without end for the rest of what has begun: half a message of a sender that lost
+its power would keep its association open, and its study unscored; an archive that stops reading
+would keep all other results from being sent. It also takes a message of any length into memory
+before anybody is asked. A `Connection` ends when its peer stands still, or brings more than it may.
+"""
+
+import logging
 import re
+import socket
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 from recap.errors import InputError, RecapError, SettingsError, require
 from recap.io.dicom_file import read_whole
-from recap.service.pacs.connection import limit
 from recap.service.pacs.dicomweb import OUT_OF_RESOURCES, STORED, ArchiveError, DicomWeb
 from recap.service.pacs.spool import Answer
 
@@ -20,6 +27,7 @@ archives also answer "cannot understand" (0xC000) to whatever goes wrong in them
 _OF_THE_OBJECT = (400, 413, 415, 422)
 """What HTTP answers say of what was sent rather than of the archive."""
 _TIMEOUT_S = 30
+_log = logging.getLogger(__name__)
 
 
 class SendError(RecapError, code="archive"):
@@ -61,7 +69,7 @@ def parse_address(text: str) -> Address:
 
 
 def _answer(code: int | None, archive: str) -> Answer:
-    """What a status of C-STORE, or a reason of STOW-RS, means for an object."""
+    """Decide what a status of C-STORE, or a reason of STOW-RS, means for an object."""
     if code in (STORED, _HAS_IT_ALREADY) or code in _WARNINGS:
         return "stored"
     if code in _NEVER:
@@ -167,3 +175,33 @@ class WebArchive:
 
     def close(self) -> None:
         """Nothing is kept open."""
+
+
+class Connection(socket.socket):
+    """The socket of an association; beyond its limits it fails like one that was cut."""
+
+    def __init__(self, opened: socket.socket, silence_s: float, most_bytes: int | None) -> None:
+        super().__init__(opened.family, opened.type, opened.proto, opened.detach())
+        self.settimeout(silence_s)
+        self._most = most_bytes
+        self._received = 0
+
+    def recv(self, size: int, flags: int = 0) -> bytes:
+        """The next bytes of a message."""
+        data = super().recv(size, flags)
+        self._received += len(data)
+        if self._most is not None and self._received > self._most:
+            _log.error("a peer was cut off: its image has more bytes than are taken")
+            raise OSError("too many bytes")
+        return data
+
+    def send(self, data: Any, flags: int = 0) -> int:
+        """Answer, by which what was received until now is dealt with."""
+        self._received = 0
+        return super().send(data, flags)
+
+
+def limit(event: Any, silence_s: float, most_bytes: int | None = None) -> None:
+    """Set limits to an association that is about to begin (a handler of EVT_CONN_OPEN)."""
+    held = event.assoc.dul.socket
+    held.socket = Connection(held.socket, silence_s, most_bytes)

@@ -1,4 +1,4 @@
-"""What has arrived and is not done yet, on disk: a killed listener goes on where it was.
+"""Images that have arrived and are not done yet, on disk: a killed listener goes on where it was.
 
     incoming/STUDY/SERIES-INSTANCE.dcm   studies that are still arriving
     work/STUDY-TIME/images/              one round of a study that has become quiet
@@ -54,7 +54,7 @@ class Round:
 
     @property
     def name(self) -> str:
-        """What logs call it."""
+        """Name in logs."""
         return self.folder.name
 
     @property
@@ -108,7 +108,7 @@ class Round:
 
     @property
     def was_in_vain(self) -> bool:
-        """Whether there were results and the archive has taken none of them."""
+        """Tell if there were results and the archive has taken none of them."""
         refused = self._noted("refused.txt")
         return bool(refused) and refused == self._noted("sent.txt")
 
@@ -151,11 +151,11 @@ class Spool:
 
     @property
     def stored_bytes(self) -> int:
-        """What the images that wait here take, roughly."""
+        """Measure roughly the images that wait here."""
         return self._bytes
 
     def has_room(self, size: int, most: int) -> bool:
-        """Whether so many bytes more may wait here; before it says no, it looks again."""
+        """Tell if so many bytes more may wait here; before it says no, it looks again."""
         with self._lock:
             # Somebody may have made room by hand. Senders try again and again, and each look takes
             # time, during which no image is stored.
@@ -188,7 +188,7 @@ class Spool:
         return study
 
     def count(self, study_uid: str) -> int:
-        """How many images of a study wait to become quiet."""
+        """Count the images of a study that wait to become quiet."""
         return self._counts.get(key_of(study_uid), 0)
 
     def arriving(self) -> list[str]:
