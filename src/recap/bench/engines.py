@@ -42,7 +42,7 @@ class Job:
 
     @property
     def head(self) -> Path:
-        """Where a fit that serves several cells is kept."""
+        """The folder of a fit that serves several cells."""
         return self.out / "heads" / self.cell.fit_name
 
     def run(self) -> str:
@@ -204,7 +204,7 @@ def _check_address(address: str) -> None:
 
 @dataclass(frozen=True)
 class Share:
-    """What a cell gets of the cluster, and how many cells that leaves room for."""
+    """A cell's part of the cluster, and the number of cells that have room."""
 
     threads: int
     gpus: float
@@ -212,7 +212,7 @@ class Share:
 
 
 def machine_count(ray: Any) -> int:
-    """How many workers fill a cluster: one per GPU or, without GPUs, one per machine."""
+    """Count the workers that fill a cluster: one per GPU or, without GPUs, one per machine."""
     machines = _machines(ray)
     return int(sum(machine.get("GPU", 0) for machine in machines)) or len(machines)
 
