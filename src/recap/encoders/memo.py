@@ -31,7 +31,7 @@ _HERE = local()
 
 
 class Shared:
-    """What encoders gave for the images at hand, in memory: detectors share them."""
+    """Tokens of the images at hand, in memory: detectors share them."""
 
     def __init__(self) -> None:
         self._seen: list[tuple[Hashable, Tensor, Tensor]] = []
@@ -47,7 +47,7 @@ class Shared:
             _HERE.shared = before
 
     def hidden(self, key: Hashable, pixels: Tensor, compute: Compute) -> Tensor:
-        """What `compute` gives for a batch, from here if the very same was asked for."""
+        """Give what `compute` does for a batch, from here if the very same was asked for."""
         for known, images, tokens in self._seen:
             if known == key and images.device == pixels.device and torch.equal(images, pixels):
                 return tokens
@@ -57,7 +57,7 @@ class Shared:
 
 
 def shared_here() -> Shared | None:
-    """What this thread shares, if anything; a graph that is traced shares nothing."""
+    """Get what this thread shares, if anything; a graph that is traced shares nothing."""
     return None if torch.compiler.is_compiling() else getattr(_HERE, "shared", None)
 
 
@@ -77,7 +77,7 @@ class Memo:
         """Images that were not there and had to be encoded."""
 
     def hidden(self, key: Hashable, pixels: Tensor, compute: Compute) -> Tensor:
-        """What `compute` gives for a batch: (B, 3, S, S) -> (B, L, T, width)."""
+        """Give what `compute` does for a batch: (B, 3, S, S) -> (B, L, T, width)."""
         context = repr(key).encode()
         return torch.cat([self._one(compute, image[None], context) for image in pixels])
 

@@ -25,13 +25,13 @@ class SharedPass:
         self._shared = Shared()
 
     def output(self, detector: Detector) -> Output:
-        """What a detector says about the images, in the frame of its encoder's square."""
+        """Ask a detector about the images; maps are in the frame of its encoder's square."""
         with self._shared.used():
             return detector.raw_output(self.images)
 
 
 def score_many(detectors: Sequence[Detector], image: Source) -> list[Prediction]:
-    """What every detector says about an image, in their order; the same bits as one by one."""
+    """Ask every detector about an image, in their order; the same bits as one by one."""
     read: dict[str, tuple[Image, SharedPass]] = {}
     predictions = []
     for detector in detectors:
