@@ -21,8 +21,10 @@ class Section(BaseModel):
 
 
 class ReadingSettings(Section):
-    """The way in which files that hold more than a picture become images. Saved with every detector, so that
-    what it scores is read as what it was fitted on."""
+    """The way in which files that hold more than a picture become images.
+
+    Saved with every detector, so that what it scores is read as what it was fitted on.
+    """
 
     window: str = "file"
     """`file`: the window that the file names, or else its own range; abdomen, lung, brain or bone

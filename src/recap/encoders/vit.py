@@ -78,8 +78,10 @@ class Encoder(nn.Module):
         return tokens[..., self.prefix_tokens :, :]
 
     def class_tokens(self, tokens: Tensor) -> Tensor:
-        """Take what stands for the whole image, normalised as after the last block: (..., T, width) ->
-        (..., width). The mean patch where the encoder has no class token."""
+        """Take what stands for whole images, normalised as after the last block.
+
+        (..., T, width) -> (..., width). The mean patch where the encoder has no class token.
+        """
         normed = self.final_norm(tokens[..., :1, :] if self.prefix_tokens else tokens)
         return normed.mean(dim=-2)
 

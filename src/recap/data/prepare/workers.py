@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from recap._process import run_each
+from recap._process import Processes, run_each
 from recap.data.prepare.work import Outcome, Task, execute
 
 _DIED = (
@@ -15,4 +15,9 @@ def run_tasks(tasks: Sequence[Task], workers: int) -> Iterator[Outcome]:
     """Do all tasks, in any order; up to one worker runs here, without other processes."""
     if workers <= 1:
         return map(execute, tasks)
-    return run_each(execute, tasks, workers, lambda task: Outcome(task.unit.key, reason=_DIED))
+    engine = Processes(workers, queued=2)
+    return (outcome for _, outcome in run_each(execute, tasks, engine, _died))
+
+
+def _died(task: Task, reason: str) -> Outcome:
+    return Outcome(task.unit.key, reason=_DIED)
