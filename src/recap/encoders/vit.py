@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from recap.encoders.memo import Memo, encoder_key, shared_here
+from recap.encoders.memo import Memo, encoder_key
 from recap.encoders.registry import RANDOM, Family, all_families
 from recap.errors import SettingsError
 
@@ -106,11 +106,10 @@ class Encoder(nn.Module):
 
     def hidden(self, pixels: Tensor, layers: tuple[int, ...]) -> Tensor:
         """All tokens after some blocks (counted from 1, ascending): (B, L, T, width)."""
-        keeper = shared_here() or (self.memo if self.checksum != RANDOM else None)
-        if keeper is None:
+        if self.memo is None or self.checksum == RANDOM:
             return self.compute(pixels, layers)
         key = (*encoder_key(self), layers)
-        return keeper.hidden(key, pixels, lambda images: self.compute(images, layers))
+        return self.memo.hidden(key, pixels, lambda images: self.compute(images, layers))
 
     def compute(self, pixels: Tensor, layers: tuple[int, ...]) -> Tensor:
         """The same, always computed: for images that never come again."""
