@@ -9,8 +9,8 @@ from recap.data.manifest import Split, manifest_samples
 from recap.data.other_kinds import folder_of_other_kind, refuse_masks_among
 from recap.data.walk import walk
 from recap.errors import InputError
+from recap.io.decoding import not_there
 from recap.io.formats import is_labelled_image
-from recap.io.reasons import not_there
 from recap.types import CLASSES, Sample
 
 Layout = Literal["benchmark", "folders", "manifest"]

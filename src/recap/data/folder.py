@@ -10,8 +10,8 @@ from recap._download import sha256_of
 from recap.data.other_kinds import owner_name, refuse_masks_among, refuse_other_kind
 from recap.data.walk import walk
 from recap.errors import InputError, counted, some
+from recap.io.decoding import not_there
 from recap.io.formats import RASTER, bare_name, is_labelled_image, is_picture
-from recap.io.reasons import not_there
 from recap.types import Sample
 
 _PICTURES = " ".join(RASTER.suffixes)

@@ -29,8 +29,8 @@ from recap.data.other_kinds import masks_among
 from recap.data.supports import known_patient
 from recap.data.walk import walk
 from recap.errors import InputError, RecapError
+from recap.io.decoding import not_there
 from recap.io.formats import is_labelled_image
-from recap.io.reasons import not_there
 from recap.progress import Progress, silent
 from recap.types import CLASSES, Image, Sample
 

@@ -80,8 +80,8 @@ def stored_patient(path: Path) -> str:
 
 @lru_cache(maxsize=2**14)
 def _patient_id(path: Path, mtime_ns: int) -> str:
-    from recap.io.dicom_file import careful, scan_header
-    from recap.io.dicom_tags import text
+    from recap.io.dicom.file import careful, scan_header
+    from recap.io.dicom.header import text
 
     with careful(path):
         return text(scan_header(path, ["PatientID"])[0], "PatientID")

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from recap import __version__
 from recap.errors import require
-from recap.io.dicom_own import MAKER, MODEL
+from recap.io.dicom.header import MAKER, MODEL
 
 # ASCII, so that it can be written in whatever characters the source uses.
 NOTICE = "RESEARCH ONLY - NOT FOR DIAGNOSIS"

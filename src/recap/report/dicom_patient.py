@@ -4,7 +4,7 @@ import re
 from typing import Any
 
 from recap.errors import require
-from recap.io.dicom_tags import numbers, text
+from recap.io.dicom.header import numbers, text
 
 _DATES, _TIMES = ("PatientBirthDate", "StudyDate"), ("StudyTime",)
 _NAMES = ("PatientName", "ReferringPhysicianName")

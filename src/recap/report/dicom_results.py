@@ -22,7 +22,7 @@ import numpy as np
 from recap._files import replacing
 from recap.errors import InputError, RecapError, require
 from recap.io.case import Case
-from recap.io.no_warnings import no_warnings
+from recap.io.decoding import no_warnings
 from recap.report.dicom_capture import capture
 from recap.report.dicom_findings import Finding, Labels, as_stored, find_findings
 from recap.report.dicom_identity import Kind, Maker, NewUid, random_uids

@@ -7,7 +7,7 @@ import numpy as np
 
 from recap import __version__
 from recap.errors import require
-from recap.io.dicom_own import MAKER, MODEL
+from recap.io.dicom.header import MAKER, MODEL
 from recap.report.dicom_findings import Finding, Labels
 from recap.report.dicom_identity import NOTICE, Maker, standard_code
 from recap.report.dicom_source import Source, name_sources

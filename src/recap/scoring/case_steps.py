@@ -11,7 +11,7 @@ from recap.config import ReadingSettings
 from recap.data.cases import Found
 from recap.errors import RecapError, require
 from recap.io import Case
-from recap.io.budget import BUDGET
+from recap.io.decoding import BUDGET
 from recap.io.formats import sniff
 from recap.io.raster import TILES, raster_px
 from recap.scoring.cases import CasePrediction, part_of, put_together

@@ -14,7 +14,7 @@ from itertools import islice
 import torch
 
 from recap._process import usable_cores
-from recap.io.budget import BUDGET
+from recap.io.decoding import BUDGET
 from recap.io.raster import TILES
 from recap.io.resize import SquareResize
 from recap.methods.base import Output

@@ -65,7 +65,7 @@ def plan(raw: Path, options: PrepareOptions) -> Plan:
 
 def make(path: Path, split: Split, abnormal: bool, name: str) -> Iterator[Output]:
     """One radiograph, grey value for grey value."""
-    from recap.io.dicom import open_dicom
+    from recap.io.dicom.cases import open_dicom
 
     case = open_dicom(path, ReadingSettings(window=EIGHT_BITS))
     if len(case.images) != 1:
