@@ -29,9 +29,9 @@ from recap.bench.timed import timed_model
 from recap.data import write_phantoms
 from recap.encoders.load import load_encoder
 from recap.methods.registry import resolve_settings
-from recap.runtime.choice import choose_runtime
+from recap.runtime.choose import choose_runtime
+from recap.runtime.engines import machine_facts
 from recap.runtime.export import export_bundle
-from recap.runtime.machine import machine_facts
 from recap.scoring.arrays import Runtime
 from recap.scoring.detector import Detector
 from recap.scoring.fit import assemble

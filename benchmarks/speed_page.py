@@ -17,7 +17,7 @@ from pathlib import Path
 
 import typer
 
-from recap.runtime.machine import machine_facts
+from recap.runtime.engines import machine_facts
 
 HERE = Path(__file__).parent
 PAGE = HERE / "speed.md"

@@ -11,7 +11,7 @@ import hypothesis
 import pytest
 
 from recap._process import collect_seldom
-from recap.encoders.cache import cache_dir
+from recap.encoders._cache import cache_dir
 
 TINY_PX = 70  # a grid of 5 × 5 patches of 14 px
 

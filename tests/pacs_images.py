@@ -10,7 +10,7 @@ from dicom_files import data_set, place
 from recap.config import ReadingSettings
 from recap.data.cases import find_cases
 from recap.io.case import Case
-from recap.report.dicom_results import write_dicom_results
+from recap.report.dicom.results import write_dicom_results
 from recap.service.pacs.spool import Unscored
 
 

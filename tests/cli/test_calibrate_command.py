@@ -107,7 +107,7 @@ def test_files_are_then_read_as_for_the_calibration(command, own_bundle, folders
 
 def test_a_graph_gives_the_scores_of_the_calibration(command, own_bundle, folders, monkeypatch):
     chosen = []
-    choose = "recap.runtime.loading.choose_runtime"
+    choose = "recap.runtime.choose.choose_runtime"
     monkeypatch.setattr(choose, lambda detector, name, bundle, *_: chosen.append((name, bundle)))
     options = ["calibrate", own_bundle, "--normal", folders / "normal", "--runtime", "onnx"]
     assert command(*options).code == 0

@@ -40,7 +40,7 @@ def test_wrong_options_are_told_before_the_detector_is_loaded(command, tmp_path,
 WITHOUT_TORCH = """
 import signal, sys, types
 signal.signal(signal.SIGHUP, getattr(signal, sys.argv.pop(1)))
-sys.modules["recap.runtime.loading"] = types.SimpleNamespace(load=lambda *_: None)
+sys.modules["recap.runtime.choose"] = types.SimpleNamespace(load=lambda *_: None)
 from recap.cli.main import main
 main()
 """

@@ -11,7 +11,7 @@ import recap
 from recap.cli.report import report_command
 from recap.data.cases import Found
 from recap.errors import InputError
-from recap.report.score_page import write_score_page
+from recap.report.page import write_score_page
 from recap.scoring.bundle import read_card
 from recap.scoring.explain import explain
 from recap.scoring.rows import Row
@@ -310,7 +310,7 @@ def test_dicom_results_are_of_the_files_that_are_there_now(tmp_path):
 def test_a_case_that_breaks_dicom_results_costs_no_other(command, bundle, tmp_path, monkeypatch):
     pytest.importorskip("highdicom")
     from dicom_files import save_dicom
-    from recap.report import dicom_results
+    from recap.report.dicom import results as dicom_results
 
     given, out = tmp_path / "given", tmp_path / "out"
     pixels = np.random.default_rng(0).integers(0, 4000, (3, 32, 40), np.uint16)

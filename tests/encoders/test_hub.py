@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recap.encoders import hub, ledger
+from recap.encoders import _cache as ledger
+from recap.encoders import _hub as hub
 from recap.encoders.weights import locate, pull
 from recap.errors import WeightsError
 from recap.progress import silent
@@ -89,7 +90,7 @@ def test_pull_from_the_hub(served, machine):
         "model.safetensors",
         "preprocessor_config.json",
     ]
-    record = ledger.load(files.folder / "ledger.json")
+    record = ledger.load_record(files.folder / "ledger.json")
     assert (record.source, record.revision) == ("hub", COMMIT)
 
 

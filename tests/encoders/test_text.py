@@ -9,8 +9,13 @@ import transformers
 
 from recap.config import EncoderSettings
 from recap.encoders.registry import ENCODERS
-from recap.encoders.text import TextTower, has_text_tower, load_text_tower
-from recap.encoders.text_tokens import hashing_tokeniser, padded
+from recap.encoders.text import (
+    TextTower,
+    has_text_tower,
+    hashing_tokeniser,
+    load_text_tower,
+    padded,
+)
 from recap.errors import WeightsError
 
 TEXTS = ["an image of a healthy liver", "a picture of a damaged liver.", "x", ""]

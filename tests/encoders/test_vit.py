@@ -6,7 +6,8 @@ import pytest
 import torch
 import transformers
 
-from recap.encoders.vit import FAMILIES, Encoder, quarter_layers
+from recap.encoders.registry import FAMILIES
+from recap.encoders.vit import Encoder, quarter_layers
 from recap.errors import SettingsError
 
 TINY: dict[str, Any] = {

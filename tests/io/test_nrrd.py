@@ -7,7 +7,7 @@ import pytest
 
 from recap.config import Axis
 from recap.data.tumours import VOLUMES_SHA256
-from recap.encoders.cache import cache_dir
+from recap.encoders._cache import cache_dir
 from recap.errors import InputError
 from recap.io.nifti import write_map_volume
 from recap.io.nrrd import is_nrrd, read_nrrd

@@ -270,7 +270,7 @@ FAMILIES = {
 
 @pytest.mark.parametrize("family", sorted(FAMILIES))
 def test_every_family_scores(family):
-    from recap.encoders.vit import FAMILIES as KNOWN
+    from recap.encoders.registry import FAMILIES as KNOWN
 
     sizes = {} if family == "siglip2_vision_model" else {"image_size": 70}
     config = getattr(transformers, KNOWN[family].config_class)(

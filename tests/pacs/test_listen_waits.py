@@ -89,7 +89,7 @@ def test_a_disk_that_fills_up_while_results_are_written_is_waited_for(
     running, archive, tmp_path, monkeypatch, code
 ):
     """More often than a study is tried that brings the process down."""
-    from recap.report import dicom_results
+    from recap.report.dicom import results as dicom_results
     from recap.scoring import cases
     from recap.service.pacs.listen import _MAX_ATTEMPTS
 

@@ -9,8 +9,7 @@ import pytest
 from recap.config import ReadingSettings
 from recap.io.case import Case, LazyImages
 from recap.io.slide import open_slide
-from recap.report.case_overlay import case_overlay
-from recap.report.overlay import as_picture, overlay
+from recap.report.overlay import as_picture, case_overlay, overlay
 from recap.scoring.cases import CasePrediction
 from recap.scoring.parts import ImageScore
 from recap.types import Image
@@ -79,7 +78,7 @@ def test_a_value_of_a_slide_is_drawn_over_the_pixels_it_stands_for(
     max_px, step, slide, monkeypatch
 ):
     """The map's last row and column reach beyond the slide: they must not squeeze the others."""
-    monkeypatch.setattr(sys.modules["recap.report.case_overlay"], "SLIDE_PX", max_px)
+    monkeypatch.setattr(sys.modules["recap.report.overlay"], "SLIDE_PX", max_px)
     case, _ = slide
     shape = tuple(int(np.ceil(side / step)) for side in case.size_hw)
     for row, column in ((0, 0), (2, 3), (shape[0] - 2, shape[1] - 2)):

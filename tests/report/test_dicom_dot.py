@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("highdicom")
 
 from dicom_cases import LEVEL, PEAK, PLACED, UNPLACED, Dotted
-from recap.report.dicom_results import write_dicom_results
+from recap.report.dicom.results import write_dicom_results
 
 ALL = PLACED | UNPLACED
 

@@ -14,7 +14,7 @@ from recap.config import ReadingSettings
 from recap.io import open_file
 from recap.io.case import Case
 from recap.io.dicom.series import group_series, open_series
-from recap.report.dicom_results import write_dicom_results
+from recap.report.dicom.results import write_dicom_results
 from recap.scoring.cases import CasePrediction
 from recap.scoring.parts import ImageScore
 from recap.scoring.regions import case_regions

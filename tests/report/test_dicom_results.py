@@ -18,9 +18,9 @@ from recap.io import open_file
 from recap.io.case import Case
 from recap.io.dicom.header import is_own
 from recap.io.dicom.series import group_series, open_series
-from recap.report.dicom_findings import MAX_FINDINGS, find_findings
-from recap.report.dicom_identity import repeatable_uids
-from recap.report.dicom_results import write_dicom_results
+from recap.report.dicom.identity import repeatable_uids
+from recap.report.dicom.report import MAX_FINDINGS, find_findings
+from recap.report.dicom.results import write_dicom_results
 from recap.scoring.cases import CasePrediction
 from recap.scoring.parts import ImageScore
 from recap.scoring.regions import case_regions, find_regions

@@ -10,12 +10,11 @@ from hypothesis import strategies as st
 from PIL import Image as Pillow
 
 from recap.errors import InputError
-from recap.report import overlay, score_page
+from recap.report import overlay, page
 from recap.report.overlay import MAX_OPACITY, map_layer
-from recap.report.score_page import write_score_page
-from recap.report.score_page_histogram import bin_edges, histogram, ticks
-from recap.report.score_page_table import aligned
-from recap.report.scored_folder import ScoredFolder
+from recap.report.page import write_score_page
+from recap.report.page_table import aligned, bin_edges, histogram, ticks
+from recap.report.previews import ScoredFolder
 from recap.scoring.rows import read_rows
 from recap.types import Image
 from scored_folders import (
@@ -201,7 +200,7 @@ def test_pictures_are_bounded(tmp_path, monkeypatch):
     folder = write_folder(tmp_path, [row("a", 0.3), row("b", 0.9), row("c", 0.6)])
     scored = ScoredFolder(folder)
     one = scored.preview(scored.rows[0]).size
-    monkeypatch.setattr(score_page, "MAX_PICTURE_BYTES", 2 * one)
+    monkeypatch.setattr(page, "MAX_PICTURE_BYTES", 2 * one)
     text = render(folder)
     assert "The 2 highest scores are shown; the table has 1 more case." in text
     assert re.findall(r"<h3><bdi>(.*?)</bdi>", text) == ["b", "c"]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from recap.report.score_page import write_score_page
+from recap.report.page import write_score_page
 from scored_folders import failed, region, row, write_folder, write_preview, write_regions
 
 pytestmark = pytest.mark.slow

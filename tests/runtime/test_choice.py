@@ -11,10 +11,9 @@ import torch
 import recap
 from recap._process import usable_cores
 from recap.errors import SettingsError
-from recap.runtime import choice, measured
-from recap.runtime.choice import Chosen, choose_runtime, device_for
-from recap.runtime.machine import machine_facts
-from recap.runtime.measured import Measured, time_each
+from recap.runtime import choose
+from recap.runtime.choose import Chosen, Measured, choose_runtime, device_for, time_each
+from recap.runtime.engines import machine_facts
 from recap.runtime.record import ExportRecord
 from recap.scoring.arrays import Arrays, as_output
 
@@ -45,10 +44,10 @@ def fakes(monkeypatch, tmp_path):
         runtime="", versions={}, source="s", input_px=56, outputs=[], files={}, checked_on=1,
         largest_difference={},
     )  # fmt: skip
-    monkeypatch.setattr(choice, "_open", lambda detector, kind, bundle, threads: made[kind])
-    monkeypatch.setattr(choice, "TorchRuntime", lambda model, threads: made["torch"])
+    monkeypatch.setattr(choose, "_open", lambda detector, kind, bundle, threads: made[kind])
+    monkeypatch.setattr(choose, "TorchRuntime", lambda model, threads: made["torch"])
     monkeypatch.setattr(
-        choice, "_usable", lambda *_: (dict.fromkeys(choice.FLOAT_KINDS, record), [])
+        choose, "_usable", lambda *_: (dict.fromkeys(choose.FLOAT_KINDS, record), [])
     )
     return made
 
@@ -69,12 +68,12 @@ def test_auto_measures_once_per_machine_and_threads(fakes, saved, monkeypatch):
     detector = recap.load(saved)
     first = choose_runtime(detector, "auto", saved)
     calls = fakes["onnx"].calls
-    assert calls == measured.ROUNDS + 1
+    assert calls == choose.ROUNDS + 1
     assert choose_runtime(detector, "auto", saved).milliseconds == first.milliseconds
     assert fakes["onnx"].calls == calls
     choose_runtime(detector, "auto", saved, threads=1)
     assert fakes["onnx"].calls == 2 * calls
-    monkeypatch.setattr(measured, "machine_facts", lambda: {"processor": "another"})
+    monkeypatch.setattr(choose, "machine_facts", lambda: {"processor": "another"})
     choose_runtime(detector, "auto", saved)
     assert fakes["onnx"].calls == 3 * calls
 
@@ -110,7 +109,7 @@ def test_side_by_side_is_measured_by_itself_and_per_image(fakes, saved):
 
 def test_torch_stays_unless_another_is_clearly_faster():
     def fastest(**milliseconds):
-        return Measured(milliseconds=milliseconds, left_out={}, machine={}).fastest(choice.GAIN)
+        return Measured(milliseconds=milliseconds, left_out={}, machine={}).fastest(choose.GAIN)
 
     assert fastest(torch=10, onnx=9.9) == "torch"
     assert fastest(torch=10, onnx=9.5) == "onnx"

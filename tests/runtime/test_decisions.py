@@ -12,10 +12,10 @@ from typer.testing import CliRunner
 import recap
 from recap.cli.main import app
 from recap.runtime import export
-from recap.runtime.check import check_pixels, decision_differences
-from recap.runtime.decisions import Decisions, decisions_of
-from recap.runtime.export import export_bundle, open_graph
-from recap.runtime.record import exports
+from recap.runtime.engines import open_graph
+from recap.runtime.export import export_bundle
+from recap.runtime.graph import Decisions, decisions_of
+from recap.runtime.record import check_pixels, decision_differences, exports
 from recap.scoring.bundle_folder import Bundle
 from recap.scoring.calibration import calibrate_scores
 from recap.scoring.domain_guard import domain_range

@@ -12,10 +12,9 @@ import pytest
 import recap
 from recap.errors import BundleError, InputError, RecapError
 from recap.runtime import export
-from recap.runtime.check import check_pixels, largest_differences
-from recap.runtime.choice import choose_runtime
+from recap.runtime.choose import choose_runtime
 from recap.runtime.export import export_bundle
-from recap.runtime.record import RECORD, exports, file_digests
+from recap.runtime.record import RECORD, check_pixels, exports, file_digests, largest_differences
 from recap.scoring.arrays import Arrays, named_arrays
 from recap.scoring.bundle_folder import Bundle
 from recap.scoring.detector import as_image

@@ -13,9 +13,9 @@ from recap.config import Settings
 from recap.data.benchmark import Domain
 from recap.errors import InputError
 from recap.runtime import export
+from recap.runtime.engines import TorchRuntime
 from recap.runtime.graph import Graph, output_names, trace
 from recap.runtime.record import ExportRecord, Target, exports
-from recap.runtime.torch import TorchRuntime
 from recap.scoring.arrays import Arrays
 from recap.scoring.bundle_folder import Bundle
 from recap.scoring.calibration import calibrate_scores

@@ -7,8 +7,7 @@ import torch
 
 from recap.errors import BundleError
 from recap.methods.base import Output, Scorer
-from recap.runtime.graph import output_names, trace, with_plain_flags
-from recap.runtime.quiet import quiet
+from recap.runtime.graph import output_names, quiet, trace, with_plain_flags
 
 
 class Branching(Scorer):

@@ -12,7 +12,7 @@ from PIL import Image as Pillow
 from recap.config import ReadingSettings
 from recap.data.cases import Found
 from recap.io import Case
-from recap.runtime import quantise
+from recap.runtime import export
 
 
 def test_images_are_drawn_evenly_and_decoded_one_at_a_time(
@@ -30,11 +30,11 @@ def test_images_are_drawn_evenly_and_decoded_one_at_a_time(
         return case
 
     monkeypatch.setattr(Found, "open", watched)
-    monkeypatch.setattr(quantise, "MOST_IMAGES", 5)
+    monkeypatch.setattr(export, "MOST_IMAGES", 5)
     detector = SimpleNamespace(
         card=SimpleNamespace(reading=ReadingSettings()),
         preprocess=lambda image: torch.from_numpy(np.ascontiguousarray(image.pixels)),
     )
-    pixels = quantise.calibration_pixels(detector, tmp_path)
+    pixels = export.calibration_pixels(detector, tmp_path)
     drawn = [round(float(square.mean()) * 255) for square in pixels]
     assert drawn == [0, 30, 60, 90]

@@ -8,7 +8,7 @@ from PIL import Image as PillowImage
 
 from recap.encoders.memo import encoder_key
 from recap.methods.registry import resolve_settings
-from recap.runtime.loading import load_many
+from recap.runtime.choose import load_many
 from recap.scoring.detector import Detector
 from recap.scoring.many import score_many
 
@@ -83,7 +83,7 @@ def test_a_runtime_of_its_own_is_used(detectors, pictures, monkeypatch):
         name = "counting"
 
         def run(self, pixels):
-            from recap.runtime.torch import TorchRuntime
+            from recap.runtime.engines import TorchRuntime
 
             seen.append(len(pixels))
             return TorchRuntime(detector.model).run(pixels)

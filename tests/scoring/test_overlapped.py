@@ -11,8 +11,7 @@ import torch
 from folder_runs import score_to_folder
 from recap.data.cases import Found, find_cases
 from recap.errors import InputError
-from recap.runtime.cores import Cores
-from recap.runtime.torch import TorchRuntime
+from recap.runtime.engines import Cores, TorchRuntime
 from recap.scoring.cases import score_case
 from recap.scoring.detector import Detector
 from recap.scoring.many import SharedPass

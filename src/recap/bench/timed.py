@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from recap.data.augment import COPIES
-from recap.encoders.draws import own_draws
+from recap.encoders.load import seeded
 from recap.encoders.vit import Encoder
 from recap.methods.recap.settings import RecapSettings
 from recap.methods.registry import changed, find_method, resolve_settings
@@ -34,7 +34,7 @@ def timed_model(method: str, encoder: Any, settings: RecapSettings, shots: int) 
     mode: Mode = "zero-shot" if not shots else "normal-only" if row.normal_only else "few-shot"
     # Of few-shot fits, what labels taught costs most.
     variant = row.choose_variant(own, mode, has_masks=not shots)
-    with own_draws(settings.seed):
+    with seeded(settings.seed):
         model = row.build(encoder, own, variant)
         model.settle()
         FILL.get(row.family, lambda model, shots: None)(model, shots)

@@ -75,7 +75,7 @@ def calibrate_command(
     volumes, pictures as pictures. A detector calibrated with --window or --axis reads files so
     from then on.
     """
-    from recap.runtime.loading import load
+    from recap.runtime.choose import load
     from recap.scoring.calibrate import calibrate
     from recap.scoring.calibration import DEFAULT_SENSITIVITY, check_request
 

@@ -42,7 +42,7 @@ def evaluate_command(
     """
     from recap.data import read_domain
     from recap.data.exclusions import read_exclusions
-    from recap.runtime.loading import load_many
+    from recap.runtime.choose import load_many
     from recap.scoring.evaluate import evaluate
 
     if json_file is not None:

@@ -239,7 +239,7 @@ def _finish(detector: "Detector", out: Path, work_dir: Path, pictures: Mapping[i
 
 def _assumed(card: "Card") -> str | None:
     """What was assumed of the encoder, in words."""
-    from recap.encoders.normalisation import assumed_normalisation
+    from recap.encoders._cache import assumed_normalisation
     from recap.encoders.weights import status
 
     settings = card.settings.encoder

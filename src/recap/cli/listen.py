@@ -51,7 +51,7 @@ def listen_command(
     until its results are stored elsewhere: after a crash, the same command goes on. Ends with
     Ctrl-C, SIGTERM or its terminal. Logs name no patient.
     """
-    from recap.runtime.loading import load
+    from recap.runtime.choose import load
     from recap.service.pacs.listen import Listener, ListenSettings
     from recap.service.pacs.score_study import study_scorer
     from recap.service.pacs.spool import Spool

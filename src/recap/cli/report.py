@@ -20,7 +20,7 @@ def report_command(
     nor the images. Pictures with a map that can be faded, and the explanations, are there if the
     folder was scored with --report.
     """
-    from recap.report.score_page import write_score_page
+    from recap.report.page import write_score_page
 
     if parquet:
         from recap.report.score_table import PARQUET, write_parquet

@@ -14,10 +14,10 @@ from recap.data.cases import Found
 from recap.errors import InputError, RecapError, require
 from recap.io import Case
 from recap.progress import Progress
-from recap.report import case_overlay, save_png
 from recap.report.old_dicom import clear_case, clear_unnamed
+from recap.report.overlay import case_overlay, save_png
+from recap.report.page import PAGE, write_score_page
 from recap.report.previews import write_previews
-from recap.report.score_page import PAGE, write_score_page
 from recap.report.score_table import PARQUET, write_parquet
 from recap.scoring.batch import score_to_folders
 from recap.scoring.bundle_folder import Bundle

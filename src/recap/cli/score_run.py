@@ -9,7 +9,7 @@ from recap.data.cases import Search, find_cases
 from recap.encoders.load import RANDOM
 from recap.errors import InputError, SettingsError
 from recap.progress import Progress
-from recap.runtime.loading import load_many
+from recap.runtime.choose import load_many
 from recap.scoring.bundle import read_card
 from recap.scoring.bundle_folder import CARD, Bundle
 from recap.scoring.other_files import refuse_to_lose

@@ -99,7 +99,7 @@ def verify(
 
 
 def _say_assumed(files: "EncoderFiles") -> None:
-    from recap.encoders.normalisation import assumed_normalisation
+    from recap.encoders._cache import assumed_normalisation
 
     if assumed := assumed_normalisation(files.name, files.folder):
         _say(assumed)

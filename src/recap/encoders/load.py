@@ -1,23 +1,27 @@
-"""From a name to a frozen encoder in memory."""
+"""From a name to a frozen encoder in memory, and what its tokens depend on."""
 
 import contextlib
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from recap.config import EncoderSettings
-from recap.encoders.header import read_config
-from recap.encoders.hub import CONFIG_FILE
-from recap.encoders.normalisation import Normalisation, normalisation_of
-from recap.encoders.registry import find
+from recap.encoders._cache import normalisation_of, read_config
+from recap.encoders._hub import CONFIG_FILE
+from recap.encoders.registry import Family, Normalisation, all_families, find
 from recap.encoders.weights import locate
 from recap.errors import WeightsError, counted
 
 if TYPE_CHECKING:
-    from recap.encoders.vit import Encoder, Family
+    import torch
+
+    from recap.encoders.vit import Encoder
 
 RANDOM = "random"
 """The checksum of an encoder that was never trained."""
+UNSEEN = ("hidden_act", "layer_norm_eps", "num_attention_heads", "rope_theta")
+"""Of an encoder's configuration, what changes its tokens and leaves its weights as they are."""
 
 
 def load_encoder(settings: EncoderSettings, seed: int = 0) -> "Encoder":
@@ -44,14 +48,12 @@ def load_encoder(settings: EncoderSettings, seed: int = 0) -> "Encoder":
 
 
 def _random_model(name: str, seed: int) -> tuple[Any, Normalisation]:
-    from recap.encoders.draws import own_draws
-
     entry = find(name)
     if entry:
         config = {"model_type": entry.model_type, **entry.config}
     else:
         config = read_config(Path(name) / CONFIG_FILE)
-    with own_draws(seed), quiet_transformers():
+    with seeded(seed), quiet_transformers():
         model = _class_of(config)(_vision_config(config))
     return model, (entry.mean, entry.std) if entry else normalisation_of(Path(name), config)
 
@@ -81,27 +83,27 @@ def _saved_model(folder: Path, name: str) -> tuple[Any, Normalisation]:
     return model, (entry.mean, entry.std) if entry else normalisation_of(folder, config)
 
 
-def _family(config: dict[str, Any]) -> "Family":
-    from recap.encoders.vit import FAMILIES
-
-    kind = config["model_type"]
-    if kind not in FAMILIES:  # a network that another method trains
+def _family(config: dict[str, Any]) -> Family:
+    kind, known = config["model_type"], all_families()
+    if kind not in known:  # a network that another method trains
         raise WeightsError(
-            f"Model type '{kind}' is not supported. Supported: {', '.join(sorted(FAMILIES))}."
+            f"Model type '{kind}' is not supported. Supported: {', '.join(sorted(known))}."
         )
-    return FAMILIES[kind]
+    return known[kind]
 
 
 def _class_of(config: dict[str, Any]) -> Any:
-    import transformers
-
-    return getattr(transformers, _family(config).model_class)
+    return _named(_family(config).model_class)
 
 
 def _vision_config(config: dict[str, Any]) -> Any:
-    import transformers
+    return _named(_family(config).config_class).from_dict(config)
 
-    return getattr(transformers, _family(config).config_class).from_dict(config)
+
+def _named(name: str) -> Any:
+    """A class of transformers or, as "package.module:Class", of another package."""
+    module, colon, leaf = name.rpartition(":")
+    return getattr(import_module(module if colon else "transformers"), leaf)
 
 
 @contextlib.contextmanager
@@ -116,3 +118,42 @@ def quiet_transformers() -> Iterator[None]:
         yield
     finally:
         logging.set_verbosity(before)
+
+
+def preprocessing_fingerprint(encoder: Any) -> dict[str, Any]:
+    """Say what changes an encoder's tokens and is not in its weights; DRA's has less of it."""
+    config = getattr(getattr(encoder, "model", None), "config", None)
+    known = {key: getattr(config, key, None) for key in UNSEEN}
+    return {
+        "mean": [round(v, 6) for v in encoder.mean.flatten().tolist()],
+        "std": [round(v, 6) for v in encoder.std.flatten().tolist()],
+        **{key: value for key, value in known.items() if value is not None},
+    }
+
+
+@contextlib.contextmanager
+def seeded(seed: int | None = None) -> Iterator[None]:
+    """Draw on the processor, from `seed` on if one is given; then torch's generator is as before.
+
+    No GPU is started for it.
+    """
+    import torch
+
+    with torch.random.fork_rng(devices=[]):
+        if seed is not None:
+            torch.default_generator.manual_seed(seed)
+        yield
+
+
+def seed_draws(seed: int, device: "torch.device") -> None:
+    """Start the draws on the processor, and on the device if it is another, from a seed on.
+
+    torch.manual_seed does both, but where there is no GPU it notes for every kind that there might
+    be what to do once one is there, with the whole stack: at each step of a training that adds up.
+    """
+    import torch
+
+    if device.type == "cpu":
+        torch.default_generator.manual_seed(seed)
+    else:
+        torch.manual_seed(seed)

@@ -19,8 +19,7 @@ import torch
 from torch import Tensor
 
 from recap._files import replacing
-from recap.encoders.load import RANDOM
-from recap.encoders.seen_through import seen_through
+from recap.encoders.load import RANDOM, preprocessing_fingerprint
 from recap.errors import InputError
 
 if TYPE_CHECKING:
@@ -117,4 +116,4 @@ def encoder_key(encoder: "Encoder") -> tuple[Hashable, ...]:
     """
     weights = f"random {id(encoder)}" if encoder.checksum == RANDOM else encoder.checksum
     how = (encoder.input_px, encoder.layers, encoder.interpolate)
-    return (weights, *how, repr(sorted(seen_through(encoder).items())))
+    return (weights, *how, repr(sorted(preprocessing_fingerprint(encoder).items())))

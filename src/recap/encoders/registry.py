@@ -1,18 +1,146 @@
-"""The encoders that recap knows by name: where they come from, and how to tell the right file."""
+"""The encoders that recap knows: families of vision transformers, and encoders by name.
 
-from collections.abc import Iterable
+A family is a row of FAMILIES and the function that embeds its pixels; one of another package is the
+entry point `MODEL_TYPE = "package.module:ROW"` of the group `recap.encoders`. A named encoder is a
+row of ENCODERS: where it comes from, and how to tell the right file.
+"""
+
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import Any
+from functools import cache
+from importlib.metadata import entry_points
+from typing import Any, NamedTuple
 
 from recap.errors import WeightsError
 
+GROUP = "recap.encoders"
 Triple = tuple[float, float, float]
-IMAGENET: tuple[Triple, Triple] = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
-CLIP: tuple[Triple, Triple] = (
+Normalisation = tuple[Triple, Triple]
+"""Mean and standard deviation of red, green and blue in 0..1."""
+
+IMAGENET: Normalisation = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+CLIP: Normalisation = (
     (0.48145466, 0.4578275, 0.40821073),
     (0.26862954, 0.26130258, 0.27577711),
 )
+HALF: Normalisation = ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
+RESNET_PATCHES = "embedder.embedder.convolution.weight"
+"""Of a network that is no encoder of ours: DRA trains one."""
+
+
+class Family(NamedTuple):
+    """What sets one family of vision transformers of the library transformers apart."""
+
+    model_class: str
+    """Its name in transformers; or "package.module:Class", as is `config_class`."""
+    config_class: str
+    embed: Callable[[Any, Any, bool], Any]
+    """(model, pixels, interpolate positions) -> tokens before the first block."""
+    blocks: Callable[[Any], Any]
+    """The model -> its blocks, in order."""
+    prefix_tokens: Callable[[Any], int]
+    """Tokens before the patches: class token and registers, from the configuration."""
+    positions: str | None
+    """Attribute of `model.embeddings` with the learned position table, if there is one."""
+    final_norm: str
+    """Attribute of the model with the normalisation after the last block."""
+    patches: str
+    """The tensor that turns pixels into patches: its name tells the families apart in a file."""
+    normalisation: Normalisation
+    """What most checkpoints were trained on; one may well be another's."""
+    pair: str = ""
+    """What an image-and-text model is called whose vision tower this is."""
+
+
+def embed_clip(model: Any, pixels: Any, interpolate: bool) -> Any:
+    """Embed with positions to interpolate, then CLIP's norm before the first block."""
+    tokens = model.embeddings(pixels, interpolate_pos_encoding=interpolate)
+    return model.pre_layrnorm(tokens)
+
+
+def embed_interpolating(model: Any, pixels: Any, interpolate: bool) -> Any:
+    """Embed with positions to interpolate."""
+    return model.embeddings(pixels, interpolate_pos_encoding=interpolate)
+
+
+def embed_plain(model: Any, pixels: Any, interpolate: bool) -> Any:
+    """Embed; the model does with its positions what is to be done."""
+    return model.embeddings(pixels)
+
+
+def embed_siglip2(model: Any, pixels: Any, interpolate: bool) -> Any:
+    """Embed flattened patches, (row, column, channel) within each, as SigLIP 2 takes them."""
+    import torch
+
+    patch = model.config.patch_size
+    grid = pixels.shape[-1] // patch
+    pixels = pixels[..., : grid * patch, : grid * patch]
+    cells = pixels.unflatten(2, (grid, patch)).unflatten(4, (grid, patch))  # (B, 3, g, p, g, p)
+    patches = cells.permute(0, 2, 4, 3, 5, 1).flatten(3).flatten(1, 2)  # (B, g*g, p*p*3)
+    shapes = torch.full((len(pixels), 2), grid, device=pixels.device)
+    return model.embeddings(patches, shapes)
+
+
+_ONE = "embeddings.patch_embedding.weight"
+_PROJECTED = "embeddings.patch_embeddings.projection.weight"
+FAMILIES: dict[str, Family] = {
+    "clip_vision_model": Family(
+        "CLIPVisionModel", "CLIPVisionConfig", embed_clip,
+        lambda m: m.encoder.layers, lambda c: 1, "position_embedding", "post_layernorm",
+        _ONE, CLIP, "clip",
+    ),
+    "dinov2": Family(
+        "Dinov2Model", "Dinov2Config", embed_plain,
+        lambda m: m.encoder.layer, lambda c: 1, "position_embeddings", "layernorm",
+        _PROJECTED, IMAGENET,
+    ),
+    "dinov2_with_registers": Family(
+        "Dinov2WithRegistersModel", "Dinov2WithRegistersConfig", embed_plain,
+        lambda m: m.encoder.layer, lambda c: 1 + c.num_register_tokens, "position_embeddings",
+        "layernorm", _PROJECTED, IMAGENET,
+    ),
+    "dinov3_vit": Family(
+        "DINOv3ViTModel", "DINOv3ViTConfig", embed_plain,
+        lambda m: m.model.layer, lambda c: 1 + c.num_register_tokens, None, "norm",
+        "embeddings.patch_embeddings.weight", IMAGENET,
+    ),
+    "siglip_vision_model": Family(
+        "SiglipVisionModel", "SiglipVisionConfig", embed_interpolating,
+        lambda m: m.encoder.layers, lambda c: 0, "position_embedding", "post_layernorm",
+        _ONE, HALF, "siglip",
+    ),
+    "siglip2_vision_model": Family(
+        "Siglip2VisionModel", "Siglip2VisionConfig", embed_siglip2,
+        lambda m: m.encoder.layers, lambda c: 0, None, "post_layernorm",
+        _ONE, HALF, "siglip2",
+    ),
+    "vit": Family(
+        "ViTModel", "ViTConfig", embed_interpolating,
+        lambda m: m.layers, lambda c: 1, "position_embeddings", "layernorm",
+        _PROJECTED, HALF,
+    ),
+}  # fmt: skip
+
+
+def all_families() -> dict[str, Family]:
+    """All rows by model type, those of other packages included; ours keep their names."""
+    return {**_of_others(), **FAMILIES}
+
+
+@cache
+def _of_others() -> dict[str, Family]:
+    return {entry.name: entry.load() for entry in entry_points(group=GROUP)}
+
+
+def patch_tensors() -> dict[str, str]:
+    """How the tensor of the patches is called in a file, by model type."""
+    return {"resnet": RESNET_PATCHES} | {k: row.patches for k, row in all_families().items()}
+
+
+def vision_tower(kind: str) -> str:
+    """The model type of the vision tower of an image-and-text model; any other as it is."""
+    return next((name for name, row in all_families().items() if row.pair == kind != ""), kind)
 
 
 @dataclass(frozen=True)

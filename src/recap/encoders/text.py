@@ -1,7 +1,9 @@
 """CLIP's text tower, frozen, on transformers: needed while fitting, never while scoring."""
 
+import hashlib
 import json
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,12 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from recap.config import EncoderSettings
-from recap.encoders import header
-from recap.encoders.draws import own_draws
-from recap.encoders.hub import CONFIG_FILE
-from recap.encoders.load import quiet_transformers
+from recap.encoders import _cache
+from recap.encoders._hub import CONFIG_FILE, TOKENISER_FILES
+from recap.encoders.load import quiet_transformers, seeded
 from recap.encoders.registry import ENCODERS, find
-from recap.encoders.text_tokens import Tokenise, hashing_tokeniser, load_tokeniser, padded
 from recap.encoders.weights import EncoderFiles, locate, status
 from recap.errors import WeightsError
 
@@ -24,6 +24,9 @@ ENCODE_AT_ONCE = 64
 _LEGACY_END = 2
 """What OpenAI's configurations say is the end of text; it is the largest id instead."""
 _NORM, _PROJECTION = "vision_model.post_layernorm", "visual_projection.weight"
+
+Tokenise = Callable[[str], list[int]]
+"""One sentence -> its ids, between those of start and end of text."""
 
 
 class TextTower(nn.Module):
@@ -142,7 +145,7 @@ def _visual(files: EncoderFiles, config: dict[str, Any]) -> tuple[Tensor, nn.Lay
     """The projection of the vision tower and the norm before it, which its encoder leaves out."""
     from safetensors import safe_open
 
-    shapes = header.read_shapes(files.weights)
+    shapes = _cache.read_shapes(files.weights)
     if _PROJECTION not in shapes or f"{_NORM}.weight" not in shapes:
         raise _vision_only(files)
     norm = _new_norm(config.get("vision_config", config))
@@ -165,7 +168,7 @@ def _random_tower(name: str, seed: int) -> TextTower:
         raise _no_text_tower(name)
     text = transformers.CLIPTextConfig.from_dict(config["text_config"])
     vision = config["vision_config"]
-    with own_draws(seed), quiet_transformers():
+    with seeded(seed), quiet_transformers():
         model = transformers.CLIPTextModelWithProjection._from_config(
             text, attn_implementation="sdpa"
         )
@@ -182,7 +185,7 @@ def _new_norm(vision: dict[str, Any]) -> nn.LayerNorm:
 
 def _read(folder: Path) -> dict[str, Any]:
     path = folder / CONFIG_FILE
-    header.read_config(path)  # says what is wrong with it
+    _cache.read_config(path)  # says what is wrong with it
     return json.loads(path.read_text(encoding="utf-8"))
 
 
@@ -201,3 +204,42 @@ def _vision_only(files: EncoderFiles) -> WeightsError:
         f"Put the whole model.safetensors of {origin} (as CLIPModel.save_pretrained writes it) "
         f"there, with config.json and tokenizer.json, or use a method without text."
     )
+
+
+def load_tokeniser(folder: Path, hub_id: str) -> Tokenise:
+    """The tokeniser that lies beside the weights."""
+    import transformers
+
+    whole, *parts = (folder / file for file in TOKENISER_FILES)
+    if not whole.is_file() and not all(part.is_file() for part in parts):
+        raise WeightsError(
+            f"{folder} has no tokeniser: this method reads sentences. Put tokenizer.json, or "
+            f"vocab.json and merges.txt, of {hub_id} into that folder."
+        )
+    try:
+        tokeniser = transformers.CLIPTokenizer.from_pretrained(folder, local_files_only=True)
+    # The tokenizers library raises plain exceptions for damaged files.
+    except Exception as error:
+        first = str(error).splitlines()[0]
+        raise WeightsError(
+            f"Cannot read the tokeniser in {folder}: {first}. Copy its files from {hub_id} again."
+        ) from error
+    return lambda text: list(tokeniser(text).input_ids)
+
+
+def hashing_tokeniser(vocabulary: int, end: int) -> Tokenise:
+    """Every word gets the id that its hash says; for towers that were never trained."""
+    start, *free = (i for i in reversed(range(vocabulary)) if i not in (0, end))
+
+    def tokenise(text: str) -> list[int]:
+        words = re.findall(r"\w+|[^\w\s]", text.lower())
+        digests = (hashlib.sha256(word.encode()).digest() for word in words)
+        return [start, *(free[int.from_bytes(d[:8]) % len(free)] for d in digests), end]
+
+    return tokenise
+
+
+def padded(sentences: Sequence[list[int]], length: int) -> list[list[int]]:
+    """All at one length: zeros behind the end, as CLIP was trained; long ones keep their end."""
+    cut = [ids if len(ids) <= length else [*ids[: length - 1], ids[-1]] for ids in sentences]
+    return [ids + [0] * (length - len(ids)) for ids in cut]

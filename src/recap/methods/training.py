@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from recap.encoders.draws import seed_draws
+from recap.encoders.load import seed_draws
 from recap.errors import SettingsError, TrainingError
 from recap.methods.checkpoint import Checkpoint, Place, Terms
 from recap.methods.fitting import Job

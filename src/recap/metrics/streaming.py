@@ -1,5 +1,7 @@
 """Metrics gathered image by image or worker by worker: update, merge, compute."""
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -22,6 +24,23 @@ from recap.types import BoolArray, FloatArray
 
 AUPRO_FPR_LIMIT = 0.3
 LEAST_MEMORY_BYTES = 1 << 12
+
+
+def _calibration_error(scores: NDArray[np.float64], labels: BoolArray) -> float | None:
+    """The calibration error of scores that may be probabilities."""
+    probable = bool(np.all((scores >= 0) & (scores <= 1)))
+    return expected_calibration_error(scores, labels) if probable else None
+
+
+IMAGE_METRICS: dict[str, Callable[[NDArray[np.float64], BoolArray], float | None]] = {
+    "auroc": auroc,
+    "f1_max": f1_max,
+    "ap": average_precision,
+    "sensitivity_at_95_specificity": partial(sensitivity_at_specificity, specificity=0.95),
+    "fpr_at_95_tpr": partial(fpr_at_tpr, tpr=0.95),
+    "ece": _calibration_error,
+}
+"""Every metric of image scores: (scores, labels) -> a fraction, by the name of its column."""
 
 
 class ImageMetrics:
@@ -53,17 +72,8 @@ class ImageMetrics:
         return np.concatenate([np.empty(0, np.bool_), *self._labels])
 
     def compute(self) -> dict[str, float | None]:
-        """All image metrics; `ece` is None for scores that are no probabilities."""
-        scores, labels = self.scores, self.labels
-        probable = bool(np.all((scores >= 0) & (scores <= 1)))
-        return {
-            "auroc": auroc(scores, labels),
-            "f1_max": f1_max(scores, labels),
-            "ap": average_precision(scores, labels),
-            "sensitivity_at_95_specificity": sensitivity_at_specificity(scores, labels, 0.95),
-            "fpr_at_95_tpr": fpr_at_tpr(scores, labels, 0.95),
-            "ece": expected_calibration_error(scores, labels) if probable else None,
-        }
+        """All image metrics; one that means nothing for these scores is None."""
+        return {name: metric(self.scores, self.labels) for name, metric in IMAGE_METRICS.items()}
 
 
 class PixelMetrics:

@@ -1,9 +1,8 @@
 """Pictures and pages to look at."""
 
-from recap.report.case_overlay import case_overlay
-from recap.report.html import Report, ReportRow, write_report
 from recap.report.overlay import (
     as_picture,
+    case_overlay,
     colourise,
     encode_png,
     legend,
@@ -13,8 +12,6 @@ from recap.report.overlay import (
 )
 
 __all__ = [
-    "Report",
-    "ReportRow",
     "as_picture",
     "case_overlay",
     "colourise",
@@ -23,5 +20,4 @@ __all__ = [
     "outline",
     "overlay",
     "save_png",
-    "write_report",
 ]

@@ -1,18 +1,21 @@
-"""What the page of a scored folder shows of a case: its picture, its map, and why.
+"""What the page of a scored folder shows of a case, written beside the results and read back.
 
     previews/CASE.png           the picture, or the slice or frame with the highest score
     preview_maps/CASE.png       its map, transparent where nothing is drawn
     why/CASE.json               the explanation of the map's peak, and what the picture shows
     support/000003.png          the normal support images that are named there, if the bundle
                                 keeps small pictures of them
+    references/CASE.png         the outline of what is known to be abnormal, if somebody said so
 
 Only cases with the highest scores have them: a page with thousands of pictures helps nobody.
 """
 
 import csv
 import json
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,17 +24,19 @@ import numpy as np
 from recap._files import write_atomic
 from recap.config import ReadingSettings
 from recap.data.cases import Found
-from recap.errors import RecapError
+from recap.errors import InputError, RecapError
 from recap.io import Case
 from recap.progress import Progress, silent
-from recap.report.case_overlay import slide_picture
-from recap.report.overlay import as_picture, encode_png, map_layer
+from recap.report.overlay import as_picture, encode_png, map_layer, slide_picture
 from recap.scoring.bundle_folder import Bundle, thumbnail_name
-from recap.scoring.rows import Row
+from recap.scoring.regions import REGION_COLUMNS
+from recap.scoring.rows import Row, read_rows
+from recap.scoring.shards import MANIFEST, TABLE
 from recap.types import FloatArray, Image
 
-if TYPE_CHECKING:  # it brings torch, which the page does without
+if TYPE_CHECKING:
     from recap.scoring.detector import Detector
+
 
 PREVIEW_PX = 512
 SHOWN_CASES = 200
@@ -44,12 +49,18 @@ class PreviewFiles:
     image: str
     map: str
     why: str
+    reference: str
 
 
 def preview_files(case: str) -> PreviewFiles:
     """Names of the files of a case."""
     # In folders of their own: a case may be called like another one's map.
-    return PreviewFiles(f"previews/{case}.png", f"preview_maps/{case}.png", f"why/{case}.json")
+    return PreviewFiles(
+        image=f"previews/{case}.png",
+        map=f"preview_maps/{case}.png",
+        why=f"why/{case}.json",
+        reference=f"references/{case}.png",
+    )
 
 
 def shown_rows(rows: Sequence[Row]) -> list[Row]:
@@ -172,3 +183,148 @@ def _support_picture(why: dict[str, Any], bundle: Bundle, out: Path) -> str:
     if not (out / name).is_file():
         write_atomic(out / name, picture)
     return name
+
+
+RegionRow = dict[str, str]
+"""A line of a regions table."""
+
+
+@dataclass(frozen=True)
+class Preview:
+    """What the page shows of a case: PNGs, and why. Without a map the picture is an overlay."""
+
+    picture: bytes
+    map: bytes | None
+    why: dict[str, Any]
+    support: bytes | None
+    """The support image that the explanation names."""
+    reference: bytes | None = None
+    """The outline of what is known to be abnormal."""
+
+    @property
+    def size(self) -> int:
+        """How many bytes it takes."""
+        pictures = (self.picture, self.map, self.support, self.reference)
+        return sum(len(png) for png in pictures if png)
+
+
+@dataclass(frozen=True)
+class Known:
+    """What is known of the cases from elsewhere, as the manifest's entry `known` has it.
+
+    The detector has no part in it; the page shows it beside what the detector says.
+    """
+
+    title: str = ""
+    measures: dict[str, str] = field(default_factory=dict)
+    """Shown as they are, such as an AUROC."""
+    notes: list[str] = field(default_factory=list)
+    labels: dict[str, str] = field(default_factory=dict)
+    """normal or abnormal, by case."""
+
+
+class ScoredFolder:
+    """A scored folder; what is missing in it, but for table and manifest, is left out."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        if not (folder / TABLE).is_file() or not (folder / MANIFEST).is_file():
+            raise InputError(
+                f"{folder} holds no results: it has no {TABLE} or no {MANIFEST}. "
+                "`recap score BUNDLE PATH… --out DIR` makes them."
+            )
+        self.rows: Sequence[Row] = read_rows(folder / TABLE)
+        for row in self.rows:
+            _check(row, folder / TABLE)
+
+    @cached_property
+    def manifest(self) -> dict[str, Any]:
+        """What manifest.json says."""
+        path = self.folder / MANIFEST
+        try:
+            content = json.loads(path.read_text(encoding="utf-8"))
+            content["bundle"]["fingerprint"], content["reading"]
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise InputError(f"{path} is damaged. Score again into another --out.") from error
+        return content
+
+    @property
+    def decisions(self) -> dict[str, Any]:
+        """How it was decided; empty without a calibration."""
+        return self.manifest.get("decisions") or {}
+
+    @property
+    def known(self) -> Known:
+        """What is known of the cases, if the manifest says so."""
+        try:
+            return Known(**self.manifest.get("known", {}))
+        except TypeError as error:
+            raise InputError(f"{self.folder / MANIFEST} is damaged. Score again.") from error
+
+    @property
+    def scale(self) -> tuple[float, float]:
+        """The map values drawn from nothing to full strength."""
+        low, high = self.manifest["maps"]["drawn_from_to"]
+        return float(low), float(high)
+
+    def shown(self) -> list[Row]:
+        """The cases that may have pictures."""
+        return shown_rows(self.rows)
+
+    def regions(self, row: Row) -> list[RegionRow]:
+        """The regions of a case, the strongest first."""
+        path = self._inside(row.regions_table)
+        if path is None:
+            return []
+        with path.open(newline="", encoding="utf-8") as file:
+            return [line for line in csv.DictReader(file) if _is_region(line)]
+
+    def preview(self, row: Row) -> Preview | None:
+        """A case's picture and map, or else its overlay; None if there is neither."""
+        files = preview_files(row.case)
+        picture, map = self._bytes(files.image), self._bytes(files.map)
+        why = self._why(files.why)
+        if picture is None or map is None or why.get("sha256") != row.sha256:
+            drawn = self._bytes(row.overlay)
+            return None if drawn is None else Preview(drawn, None, {}, None)
+        support = self._bytes(str(why.get("picture") or ""))
+        return Preview(picture, map, why, support, self._bytes(files.reference))
+
+    def _why(self, name: str) -> dict[str, Any]:
+        text = self._bytes(name)
+        try:
+            content = json.loads(text) if text is not None else {}
+        except ValueError:
+            return {}
+        return content if isinstance(content, dict) else {}
+
+    def _bytes(self, name: str) -> bytes | None:
+        path = self._inside(name)
+        return None if path is None else path.read_bytes()
+
+    def _inside(self, name: str) -> Path | None:
+        """A file of the folder; a table that names files elsewhere does not get them shown."""
+        if not name:
+            return None
+        path = (self.folder / name).resolve()
+        inside = path.is_relative_to(self.folder.resolve())
+        return path if inside and path.is_file() else None
+
+
+def _is_region(line: RegionRow) -> bool:
+    """Whether a line is whole and has numbers where they belong."""
+    try:
+        return all(float(line[name] or 0) >= -math.inf for name in ("region", *REGION_COLUMNS))
+    except (KeyError, TypeError, ValueError):
+        return False
+
+
+def _check(row: Row, table: Path) -> None:
+    """Columns of numbers hold numbers; a scored case has a score."""
+    try:
+        for text in (row.score, row.p_value, row.probability, row.regions, row.images):
+            float(text or 0)
+        if row.status == "ok":
+            float(row.score)
+    except ValueError as error:
+        raise InputError(f"{table}: the row of {row.case!r} is damaged. Score again.") from error

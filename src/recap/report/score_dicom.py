@@ -8,7 +8,7 @@ from recap.data.cases import Found
 from recap.errors import InputError, RecapError, require
 from recap.io import Case
 from recap.io.formats import sniff
-from recap.report.dicom_results import write_dicom_results
+from recap.report.dicom.results import write_dicom_results
 from recap.report.old_dicom import FOLDER
 from recap.scoring.regions import case_regions, ignore_masks
 from recap.scoring.rows import Row

@@ -1,41 +1,45 @@
-"""Exporting a detector: its graph, written into the bundle once it agrees with torch."""
+"""Exporting a detector: its graph, written into the bundle once it agrees with torch.
+
+ONNX comes from the traced graph, and OpenVINO from ONNX; in int8 weights and activations of the
+encoder have eight bits, their ranges taken from calibration images.
+"""
 
 import contextlib
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from recap._files import write_atomic
-from recap.errors import BundleError, InputError, RecapError, require
+from recap._files import scratch_folder, write_atomic
+from recap.data.cases import Found, find_cases
+from recap.errors import BundleError, InputError, counted, require
 from recap.progress import Progress, silent
-from recap.runtime.check import (
-    ALLOWED,
-    check_pixels,
-    decision_differences,
-    largest_differences,
+from recap.runtime.engines import (
+    ONNX_FILE,
+    OPENVINO_FILE,
+    OnnxRuntime,
+    OpenvinoRuntime,
+    TorchRuntime,
+    open_graph,
+    runtime_versions,
 )
-from recap.runtime.convert import read_into_openvino, save_openvino, write_onnx
-from recap.runtime.cores import Cores
-from recap.runtime.decisions import Decisions, decisions_of
-from recap.runtime.graph import output_names, trace
-from recap.runtime.machine import runtime_versions
-from recap.runtime.onnx import GRAPH, OnnxRuntime
-from recap.runtime.openvino import OpenvinoRuntime
-from recap.runtime.quantise import calibration_pixels, quantise
+from recap.runtime.graph import INPUT, Decisions, decisions_of, output_names, quiet, trace
 from recap.runtime.record import (
+    ALLOWED,
     RECORD,
     ExportRecord,
     Target,
+    check_pixels,
+    decision_differences,
     file_digests,
+    largest_differences,
     read_graph,
     record_for,
-    remedy,
     source_digest,
 )
-from recap.runtime.torch import TorchRuntime
 from recap.scoring.arrays import Arrays, join, named_arrays
 from recap.scoring.bundle_folder import Bundle
 from recap.scoring.detector import Detector
@@ -45,6 +49,11 @@ _PACKAGES = (
     *("recap-ad", "torch", "transformers", "onnx", "onnxscript"),
     *("onnxruntime", "openvino", "nncf"),
 )
+MOST_IMAGES = 128
+_FEWEST = 4
+_SCOPES = "pkg.torch.onnx.name_scopes"
+EXTERNAL_BYTES = 1_900_000_000
+"""Weights beyond this go to a file of their own: one ONNX file holds at most 2 GB."""
 _NEEDED: dict[Target, tuple[str, ...]] = {
     "onnx": ("onnx", "onnxscript", "onnxruntime"),
     "openvino": ("onnx", "onnxscript", "openvino"),
@@ -127,7 +136,7 @@ def _convert(graph: _OnnxGraph, folder: Path, images: FloatArray | None) -> Path
     folder.mkdir()
     model = read_into_openvino(graph.folder)
     if images is not None:
-        model = quantise(model, graph.folder / GRAPH, images)
+        model = quantise(model, graph.folder / ONNX_FILE, images)
     save_openvino(model, graph.names, folder)
     return folder
 
@@ -156,24 +165,6 @@ def _record(
 def _digest(decisions: Decisions | None) -> str | None:
     """What a graph's decisions come from, if it makes any."""
     return None if decisions is None else decisions.digest
-
-
-def open_graph(
-    bundle: Bundle, kind: str, record: ExportRecord, cores: Cores | None = None
-) -> OnnxRuntime | OpenvinoRuntime:
-    """Read a graph that a bundle holds, and make it ready to run."""
-    files = read_graph(bundle, kind, record)
-    runtime = OnnxRuntime if kind == "onnx" else OpenvinoRuntime
-    try:
-        return runtime(files, record, cores)
-    except RecapError:  # its package is not installed
-        raise
-    # Both packages raise errors of many kinds.
-    except Exception as error:
-        reason = " ".join(str(error).split())[:300] or type(error).__name__
-        raise BundleError(
-            f"{bundle.named(kind)} cannot be opened ({reason}). Run `{remedy(bundle, kind)}` again."
-        ) from error
 
 
 def _checked(
@@ -223,3 +214,105 @@ def score_change(expected: Arrays, seen: Arrays) -> dict[str, float | int]:
         "largest_change_of_score": float(np.max(change)),
         "spread_of_scores": float(expected.score.std()),
     }
+
+
+def calibration_pixels(detector: Detector, folder: Path) -> FloatArray:
+    """Images of a folder, evenly drawn, as the graph takes them: (N, 3, S, S)."""
+    reading = detector.card.reading
+    with scratch_folder() as scratch:
+        cases = find_cases([folder], scratch).cases
+        # Never two cases at once: a folder of pictures need not fit into memory.
+        places = [(found, n) for found in cases for n in range(len(found.open(reading).images))]
+        step = -(-len(places) // MOST_IMAGES)
+        squares = list(_squares(detector, places[:: max(1, step)]))
+    if len(squares) < _FEWEST:
+        raise InputError(
+            f"{folder} has {counted(len(squares), 'image')}; int8 needs {_FEWEST} or more to find "
+            "the range of its numbers (some 100 are better). Give another --calibration."
+        )
+    return np.stack(squares)
+
+
+def _squares(detector: Detector, places: Sequence[tuple[Found, int]]) -> Iterator[FloatArray]:
+    """The images at these places, those of a case one after the other."""
+    for _, own in groupby(places, lambda place: place[0].name):
+        chosen = list(own)
+        case = chosen[0][0].open(detector.card.reading)
+        yield from (detector.preprocess(case.images[n]).numpy() for _, n in chosen)
+        del case  # before the next is opened
+
+
+def quantise(model: Any, onnx_file: Path, pixels: FloatArray) -> Any:
+    """An OpenVINO model with its encoder in int8, quantised after training.
+
+    Adapters, prototypes and memory stay in float32: they are a small part of the time, and cosines
+    that a scale of 100 magnifies are where eight bits hurt.
+    """
+    nncf = require("nncf", "openvino")
+    head = _outside_encoder(onnx_file)
+    names = [operation.get_friendly_name() for operation in model.get_ops()]
+    kept = [name for name in names if name.partition("/")[0] in head]
+    with quiet():
+        return nncf.quantize(
+            model,
+            nncf.Dataset([image[None] for image in pixels]),
+            model_type=nncf.ModelType.TRANSFORMER,
+            subset_size=len(pixels),
+            ignored_scope=nncf.IgnoredScope(names=kept, validate=False),
+        )
+
+
+def _outside_encoder(onnx_file: Path) -> set[str]:
+    """Names of the operations that the exporter saw in no module of the encoder."""
+    onnx = require("onnx", "onnx")
+    graph = onnx.load(str(onnx_file), load_external_data=False).graph
+    scopes = {
+        node.name: {entry.key: entry.value for entry in node.metadata_props}.get(_SCOPES, "")
+        for node in graph.node
+    }
+    return {name for name, scope in scopes.items() if "'model.encoder." not in scope}
+
+
+def write_onnx(program: Any, names: Sequence[str], folder: Path) -> int:
+    """Write a traced graph as ONNX; returns its opset."""
+    import torch
+
+    require("onnxscript", "onnx")
+    with quiet():
+        exported = torch.onnx.export(
+            program,
+            dynamo=True,
+            input_names=[INPUT],
+            output_names=list(names),
+            verbose=False,
+        )
+    assert exported is not None
+    exported.save(folder / ONNX_FILE, external_data=_weight_bytes(program) > EXTERNAL_BYTES)
+    return int(exported.model.opset_imports[""])
+
+
+def read_into_openvino(onnx_folder: Path) -> Any:
+    """An OpenVINO model from an ONNX graph.
+
+    Not from the traced graph itself: OpenVINO 2026.4 takes it without a word and then computes
+    something else where an operation works in place. Not by `convert_model` either: it takes a
+    path with a comma for two.
+    """
+    openvino = require("openvino", "openvino")
+    with quiet():
+        return openvino.Core().read_model(onnx_folder / ONNX_FILE)
+
+
+def save_openvino(model: Any, names: Sequence[str], folder: Path) -> None:
+    """Save an OpenVINO model with named outputs."""
+    openvino = require("openvino", "openvino")
+    model.inputs[0].get_tensor().set_names({INPUT})
+    for output, name in zip(model.outputs, names, strict=True):
+        output.get_tensor().set_names({name})
+    # Left to itself it halves the weights, and the scores with them.
+    openvino.save_model(model, folder / OPENVINO_FILE, compress_to_fp16=False)
+
+
+def _weight_bytes(program: Any) -> int:
+    tensors = [*program.state_dict.values(), *program.constants.values()]
+    return sum(t.numel() * t.element_size() for t in tensors if hasattr(t, "element_size"))

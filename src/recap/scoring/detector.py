@@ -10,8 +10,7 @@ from PIL import Image as PillowImage
 from torch import Tensor, nn
 
 from recap.config import ReadingSettings, Settings
-from recap.encoders.draws import own_draws
-from recap.encoders.load import RANDOM
+from recap.encoders.load import RANDOM, seeded
 from recap.errors import BundleError, InputError, RecapError
 from recap.io import image_from_array, read_image
 from recap.io.case import CaseKind
@@ -47,7 +46,7 @@ class Detector:
         self.descriptors = descriptors
         """Images of the fitted domain as the encoder sees them (n, D), unit rows."""
         self.runtime: Runtime | None = None
-        """What computes, if not the model itself; see `recap.runtime.choice`."""
+        """What computes, if not the model itself; see `recap.runtime.choose`."""
 
     def __repr__(self) -> str:
         card = self.card
@@ -238,7 +237,7 @@ def load_detector(
         )
     method = find_method(card.settings.method)
     encoder = checked(encoder or find_encoder(method, folder, card), folder, card)
-    with own_draws():  # where it starts is of no matter: the bundle has its numbers
+    with seeded():  # where it starts is of no matter: the bundle has its numbers
         model = method.build(encoder, card.settings, card.variant)
     model.settle()
     tensors = read_tensors(folder, card)

@@ -18,8 +18,7 @@ from recap.data.support import (
     gather_support,
     support_records,
 )
-from recap.encoders.draws import seed_draws
-from recap.encoders.seen_through import seen_through
+from recap.encoders.load import preprocessing_fingerprint, seed_draws
 from recap.errors import InputError, SettingsError
 from recap.methods.base import Scorer
 from recap.methods.checkpoint import FINGERPRINT, open_checkpoint
@@ -211,7 +210,7 @@ def assemble(
         preprocessing={
             "input_px": encoder.input_px,
             "resize": "square, bicubic with antialias",
-            **seen_through(encoder),
+            **preprocessing_fingerprint(encoder),
         },
         settings=settings,
         support=support,
@@ -266,6 +265,6 @@ def fingerprint(mode: Mode, settings: Settings, encoder: Any, support: list[dict
     """Identify a fit before it is done: settings, encoder, images and versions."""
     # What is kept of tokens changes no number: a fit that found the disk full may go on without.
     own = settings.model_dump(mode="json", exclude={"training": {"cache_gb"}})
-    how = [encoder.checksum, seen_through(encoder)]
+    how = [encoder.checksum, preprocessing_fingerprint(encoder)]
     parts = [mode, own, how, support, library_versions()]
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from recap.encoders.seen_through import seen_through
+from recap.encoders.load import preprocessing_fingerprint
 from recap.errors import BundleError, WeightsError
 from recap.methods.registry import Method
 from recap.scoring.bundle import Card
@@ -28,7 +28,7 @@ def checked(encoder: Any, folder: Path, card: Card) -> Any:
             f"the weights here have {encoder.checksum}. Bring the original file back with "
             f"`recap weights add FILE --name {card.encoder.name}`, or fit again."
         )
-    for key, here in seen_through(encoder).items():
+    for key, here in preprocessing_fingerprint(encoder).items():
         then = card.preprocessing.get(key, here)
         if then != here:
             raise BundleError(

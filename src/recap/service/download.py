@@ -21,7 +21,7 @@ from fastapi import HTTPException
 
 from recap.errors import RecapError
 from recap.io import Case
-from recap.report.score_page_table import cell_text
+from recap.report.page_table import cell_text
 from recap.scoring.bundle_folder import Bundle
 from recap.scoring.cases import CasePrediction
 from recap.scoring.decided import columns_of
@@ -185,7 +185,7 @@ def dicom_zip(jobs: Jobs, bundles: Bundles, job: Job, result: Result) -> Iterato
 def _write(
     case: Case, record: dict[str, Any], fingerprint: str, result: Result, folder: Path
 ) -> None:
-    from recap.report.dicom_results import write_dicom_results
+    from recap.report.dicom.results import write_dicom_results
 
     target = folder / f"case-{record['id']:05d}"
     target.mkdir()

@@ -17,12 +17,11 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from PIL import Image as Pillow
 
 from recap.config import ReadingSettings
 from recap.io import Case
-from recap.report.case_overlay import slide_picture
-from recap.report.overlay import overlay
-from recap.report.quick_png import quick_png
+from recap.report.overlay import encode_png, overlay, slide_picture
 from recap.scoring.cases import CasePrediction
 from recap.types import FloatArray, Image, Region
 
@@ -167,7 +166,7 @@ class Result:
     def image_png(self, case: int, number: int) -> bytes | None:
         """An image as it is shown."""
         pixels = self.pixels(case, number)
-        return None if pixels is None else quick_png(pixels)
+        return None if pixels is None else _png(pixels)
 
     def map_png(self, case: int, number: int, scale: tuple[float, float]) -> bytes | None:
         """A map in grey: black up to the scale's start, white from its end."""
@@ -176,7 +175,7 @@ class Result:
             return None
         low, high = scale
         grey = np.clip((np.nan_to_num(map) - low) / (high - low), 0.0, 1.0) * 255
-        return quick_png(grey.round().astype(np.uint8))
+        return _png(grey.round().astype(np.uint8))
 
     def overlay_png(self, case: int, number: int, scale: tuple[float, float]) -> bytes | None:
         """The map's colours on the image."""
@@ -184,7 +183,11 @@ class Result:
         if pixels is None or map is None:
             return None
         image = Image(pixels.astype(np.float32) / np.float32(255), "result")
-        return quick_png(np.asarray(overlay(image, np.nan_to_num(map), scale)))
+        return encode_png(overlay(image, np.nan_to_num(map), scale), quickly=True)
+
+
+def _png(pixels: NDArray[np.uint8]) -> bytes:
+    return encode_png(Pillow.fromarray(pixels), quickly=True)
 
 
 def _one(path: Path, number: int) -> Any:

@@ -11,7 +11,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from recap.encoders.draws import own_draws
+from recap.encoders.load import seeded
 from recap.encoders.vit import Encoder
 from recap.errors import SettingsError
 from recap.methods.recap.adapters import Adapter
@@ -169,7 +169,7 @@ def build(encoder: Encoder, settings: RecapSettings, regime: str) -> ReCAP:
     _refuse_write_back(settings, row)
     branches: dict[int, Branch] = {}
     for lesson in lessons:
-        with own_draws(settings.seed):
+        with seeded(settings.seed):
             made = new_branches(encoder, settings, len(lesson.branches))
         branches |= dict(zip(lesson.branches, made, strict=True))
     if not lessons:

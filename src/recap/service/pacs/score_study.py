@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from recap._files import scratch_folder
 from recap.data.cases import Found, NoCasesError, find_cases
 from recap.errors import InputError, RecapError, counted, is_full, log_failure
-from recap.report.dicom_results import write_dicom_results
+from recap.report.dicom.results import write_dicom_results
 from recap.service.pacs.spool import Unscored
 
 if TYPE_CHECKING:

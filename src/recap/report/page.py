@@ -8,27 +8,36 @@ import base64
 import hashlib
 import json
 from collections import Counter
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from html import escape
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 from recap._files import write_atomic
 from recap.errors import counted
-from recap.report.document import definitions, document, png_source
-from recap.report.html import DISCLAIMER, LEGEND_ALT, SCALE_NOTE
-from recap.report.overlay import encode_png, legend
-from recap.report.page_style import STYLE
-from recap.report.score_page_cases import Shown, cards
-from recap.report.score_page_histogram import histogram
-from recap.report.score_page_script import SCRIPT
-from recap.report.score_page_style import PAGE_STYLE
-from recap.report.score_page_table import DECISIONS, STATES, case_table, state_of
-from recap.report.scored_folder import ScoredFolder
+from recap.report.overlay import encode_png, legend, png_source
+from recap.report.page_cases import Shown, cards
+from recap.report.page_table import DECISIONS, STATES, case_table, histogram, state_of
+from recap.report.previews import ScoredFolder
 
 PAGE = "report.html"
+STYLE, SCRIPT = "page.css", "page.js"
+"""Files beside this one, which every page holds."""
 MAX_PICTURE_BYTES = 48 * 2**20
 """What all pictures of a page may take together; browsers are slow with more."""
+DISCLAIMER = (
+    "<strong>Research software, not a medical device.</strong> Scores and maps point at image "
+    "regions that differ from what the model has learned as normal. They are not findings and "
+    "must not guide diagnosis or treatment."
+)
+SCALE_NOTE = (
+    "Every map uses this one fixed scale, so colours compare between images. The upper band shows "
+    "the colours, the lower band how they look over mid-grey tissue: opacity grows with the value, "
+    "and values up to the left end leave the image as it is."
+)
+LEGEND_ALT = "Colour bar of the fixed scale, from dark (low) to yellow (high)"
 
 
 def write_score_page(folder: Path) -> Path:
@@ -43,13 +52,15 @@ def render_score_page(scored: ScoredFolder) -> str:
     """The page as text."""
     shown, missing = _choose(scored)
     numbers = {row.case: number for number, row in enumerate(scored.rows)}
-    title = f"Scores of {counted(len(scored.rows), 'case')}"
+    title = scored.known.title or f"Scores of {counted(len(scored.rows), 'case')}"
     parts = [
-        f"<header><h1>{title}</h1><p class='notice'>{DISCLAIMER}</p>{_status(scored)}</header>",
+        f"<header><h1>{escape(title)}</h1><p class='notice'>{DISCLAIMER}</p>",
+        f"{_status(scored)}</header>",
         "<main>",
         _facts(scored),
+        _notes(scored.known.notes),
         histogram(scored.rows, scored.decisions.get("threshold")),
-        case_table(scored.rows, numbers, {item.row.case for item in shown}),
+        case_table(scored.rows, numbers, {item.row.case for item in shown}, scored.known.labels),
         _pictures(scored, shown, numbers, missing),
         _provenance(scored.manifest),
         "</main>",
@@ -58,13 +69,25 @@ def render_score_page(scored: ScoredFolder) -> str:
 
 
 def _page(title: str, body: str) -> str:
-    style, script = STYLE + PAGE_STYLE, f"\n{SCRIPT}"
-    in_page = f"\n{style}"  # what is hashed is all between the tags
+    """Wrap a body with style, script and the policy: even if escaping failed somewhere, the
+    browser would load and run nothing else."""
+    in_page, script = f"\n{_packaged(STYLE)}", f"\n{_packaged(SCRIPT)}"  # all between the tags
     policy = (
         f"default-src 'none'; img-src data:; style-src {_hash(in_page)}; "
         f"script-src {_hash(script)}; base-uri 'none'; form-action 'none'"
     )
-    return document(title, style, f"{body}\n<script>{script}</script>", policy)
+    return (
+        "<!DOCTYPE html>\n<html lang='en'>\n<head>\n<meta charset='utf-8'>\n"
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
+        "<meta name='viewport' content='width=device-width, initial-scale=1'>\n"
+        f"<title>{escape(title)}</title>\n<style>{in_page}</style>\n</head>\n"
+        f"<body>\n{body}\n<script>{script}</script>\n</body>\n</html>\n"
+    )
+
+
+def _packaged(name: str) -> str:
+    """Read a style sheet or script that comes with this package."""
+    return files("recap.report").joinpath(name).read_text(encoding="utf-8")
 
 
 def _hash(text: str) -> str:
@@ -83,7 +106,8 @@ def _choose(scored: ScoredFolder) -> tuple[list[Shown], int]:
         used += preview.size
         if used > MAX_PICTURE_BYTES:
             break
-        shown.append(Shown(row, preview, scored.regions(row)))
+        label = scored.known.labels.get(row.case, "")
+        shown.append(Shown(row, preview, scored.regions(row), label))
     return shown, sum(row.status == "ok" for row in scored.rows) - len(shown)
 
 
@@ -108,6 +132,7 @@ def _facts(scored: ScoredFolder) -> str:
         ("Detector", f"{name}; fit {str(bundle['fingerprint'])[:12]}"),
         ("Encoder", f"{Path(str(encoder.get('name'))).name}"),
         ("Last run", _when(manifest)),
+        *scored.known.measures.items(),
     ]
     long = [
         ("Consists of", bundle.get("statement", "")),
@@ -116,9 +141,22 @@ def _facts(scored: ScoredFolder) -> str:
     if "guarantee" in decided:
         long.append(("What that promises", decided["guarantee"]))
     return (
-        f"<section aria-label='Key facts'>{definitions('facts', short)}"
-        f"{definitions('facts long', long)}</section>"
+        f"<section aria-label='Key facts'>{_definitions('facts', short)}"
+        f"{_definitions('facts long', long)}</section>"
     )
+
+
+def _definitions(kind: str, pairs: Iterable[tuple[str, str]]) -> str:
+    """List names and values; `kind` is the CSS class of the list."""
+    cells = "".join(f"<div><dt>{escape(k)}</dt><dd>{escape(str(v))}</dd></div>" for k, v in pairs)
+    return f"<dl class='{kind}'>{cells}</dl>"
+
+
+def _notes(notes: list[str]) -> str:
+    if not notes:
+        return ""
+    items = "".join(f"<li>{escape(note)}</li>" for note in notes)
+    return f"<section><h2>Notes</h2><ul class='notes'>{items}</ul></section>"
 
 
 def _when(manifest: dict[str, Any]) -> str:
@@ -141,13 +179,18 @@ def _pictures(
             f"{counted(missing, 'more case')}.</p>"
         )
     bar = png_source(encode_png(legend(scored.scale)))
+    outlines = ""
+    if any(item.preview.reference for item in shown):
+        outlines = (
+            "<label><input id='references' type='checkbox' checked> Reference outline</label>"
+        )
     return (
         f"<section id='pictures'><h2>Pictures <span class='count'>{len(shown)}</span></h2>{note}"
         f"<div class='legend'><img src=\"{bar}\" alt='{LEGEND_ALT}'><p>{SCALE_NOTE}</p></div>"
         "<div class='tools' role='group' aria-label='Pictures'>"
         "<label>Map <input id='opacity' type='range' min='0' max='100' value='80' "
         "aria-describedby='keys'></label><output id='opacity-value' for='opacity'>80 %</output>"
-        "<label><input id='marks' type='checkbox' checked> Regions and peak</label>"
+        f"<label><input id='marks' type='checkbox' checked> Regions and peak</label>{outlines}"
         "<span id='keys' class='keys'><kbd>M</kbd> map on and off, <kbd>J</kbd> <kbd>K</kbd> next "
         "and previous case</span></div>"
         f"<div id='cards'>\n{cards(shown, numbers)}\n</div></section>"

@@ -1,6 +1,4 @@
-"""The script of a scored folder's page: sorting, filtering, fading. The page reads well without."""
-
-SCRIPT = """\
+// Sorting, filtering, fading on the page of a scored folder, which reads well without.
 "use strict";
 (() => {
   const byId = (id) => document.getElementById(id);
@@ -65,6 +63,9 @@ SCRIPT = """\
   }
   opacity.addEventListener("input", fade);
   marks.addEventListener("input", () => cards.classList.toggle("no-marks", !marks.checked));
+  const references = byId("references");
+  references?.addEventListener("input", () =>
+    cards.classList.toggle("no-references", !references.checked));
 
   for (const line of cards.querySelectorAll("tr[data-region]")) {
     const card = line.closest(".case");
@@ -97,4 +98,3 @@ SCRIPT = """\
   filter();
   fade();
 })();
-"""

@@ -23,19 +23,17 @@ from recap._files import replacing
 from recap.errors import InputError, RecapError, require
 from recap.io.case import Case
 from recap.io.decoding import no_warnings
-from recap.report.dicom_capture import capture
-from recap.report.dicom_findings import Finding, Labels, as_stored, find_findings
-from recap.report.dicom_identity import Kind, Maker, NewUid, random_uids
-from recap.report.dicom_map import MAX_BYTES, parametric_map
-from recap.report.dicom_report import measurement_report
-from recap.report.dicom_seg import segmentation
-from recap.report.dicom_source import Source, SourceFrame, read_source
+from recap.report.dicom.identity import Kind, Maker, NewUid, random_uids
+from recap.report.dicom.objects import MAX_BYTES, capture, parametric_map, segmentation
+from recap.report.dicom.report import Finding, Labels, as_stored, find_findings, measurement_report
+from recap.report.dicom.source import Source, SourceFrame, read_source
 from recap.report.old_dicom import clear_results
 from recap.scoring.calibration import verdict
 from recap.types import BoolArray, Decision, DomainCheck, FloatArray, Region
 
-if TYPE_CHECKING:  # it brings torch
+if TYPE_CHECKING:
     from recap.scoring.cases import CasePrediction
+
 
 # How many overlays, and how many objects of single frames, there are at most.
 MAX_SINGLE = 64

@@ -1,9 +1,11 @@
-"""Overlays as Secondary Captures, for viewers that show pictures and nothing else.
+"""The pictures among the DICOM results: Parametric Map, Segmentation and Secondary Capture.
 
-The overlay has the source's pixels at the source's places; the notice stands on a strip below it.
+The map is float32 and lies on the source's own frames, as does the segmentation: binary, a segment
+for each finding, numbered by their peaks. Captures are for viewers that show pictures and nothing
+else: the overlay has the source's pixels at the source's places, the notice a strip below it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,9 +13,12 @@ from numpy.typing import NDArray
 from PIL import Image as Pillow
 from PIL import ImageDraw, ImageFont
 
+from recap import __version__
 from recap.errors import require
-from recap.report.dicom_identity import NOTICE, Maker
-from recap.report.dicom_source import Source, SourceFrame, reference
+from recap.io.dicom.header import MAKER, MODEL
+from recap.report.dicom.identity import NOTICE, Maker, code, standard_code
+from recap.report.dicom.report import Finding, Labels
+from recap.report.dicom.source import Source, SourceFrame, name_sources, reference
 from recap.report.overlay import overlay
 from recap.types import FloatArray, Image
 
@@ -146,3 +151,116 @@ def _patient_orientation(image: Image) -> list[str]:
         return []
     down, along = orientation[1], orientation[2]
     return [_DICOM_LETTERS.get(letter, letter) for letter in (along, down)]
+
+
+# The pixels of an object have a length of 32 bits.
+MAX_BYTES = 2**32 - 2
+
+
+def parametric_map(
+    source: Source,
+    maps: FloatArray,
+    indices: Sequence[int],
+    scale: tuple[float, float],
+    maker: Maker,
+    series: dict[str, Any],
+) -> Any:
+    """A Parametric Map of some frames of the source; `maps` are those of all frames."""
+    highdicom = require("highdicom", "dicom")
+    values = maps[list(indices)].astype(np.float32, copy=False)
+    written = highdicom.pm.ParametricMap(
+        source_images=source.stand_ins(indices),
+        pixel_array=values,
+        contains_recognizable_visual_features=False,
+        real_world_value_mappings=[_meaning(values, scale)],
+        voi_lut_transformations=[_window(scale)],
+        content_label="ANOMALY_MAP",
+        content_description=f"Anomaly map. {NOTICE}",
+        **maker.equipment(),
+        **series,
+    )
+    name_sources(written, source)
+    written.Laterality = source.frames[0].header.Laterality
+    return written
+
+
+def _window(scale: tuple[float, float]) -> Any:
+    """The detector's fixed colour scale; a LINEAR window may not be narrower than 1."""
+    low, high = scale
+    return require("highdicom", "dicom").VOILUTTransformation(
+        window_center=float(f"{(low + high) / 2:.10g}"),
+        window_width=float(f"{high - low:.10g}"),
+        voi_lut_function="LINEAR_EXACT",
+    )
+
+
+def _meaning(values: FloatArray, scale: tuple[float, float]) -> Any:
+    """The stored values are the detector's own, without a unit."""
+    highdicom = require("highdicom", "dicom")
+    return highdicom.pm.RealWorldValueMapping(
+        lut_label="ANOMALY",
+        lut_explanation="Anomaly: higher is more abnormal",
+        unit=require("pydicom.sr.codedict", "dicom").codes.UCUM.NoUnits,
+        value_range=(
+            float(min(values.min(), scale[0])),
+            float(max(values.max(), scale[1])),
+        ),
+        slope=1.0,
+        intercept=0.0,
+        quantity_definition=code("anomaly", "Anomaly of a pixel"),
+    )
+
+
+def segmentation(
+    source: Source,
+    labels: Labels,
+    indices: Sequence[int],
+    findings: Sequence[Finding],
+    tracking: Mapping[int, str],
+    maker: Maker,
+    series: dict[str, Any],
+) -> Any:
+    """A Segmentation of the findings that lie on some frames of the source."""
+    highdicom = require("highdicom", "dicom")
+    own = labels[list(indices)]
+    # Segments are counted from 1 without gaps, so findings elsewhere leave no number here.
+    present = np.bincount(own.ravel(), minlength=len(findings) + 1) > 0
+    here = [finding for finding in findings if present[finding.number]]
+    renumber = np.zeros(len(present), own.dtype)
+    renumber[[finding.number for finding in here]] = range(1, len(here) + 1)
+    written = highdicom.seg.Segmentation(
+        source_images=source.stand_ins(indices),
+        pixel_array=renumber[own],
+        segmentation_type="BINARY",
+        segment_descriptions=[
+            _description(number, finding, tracking[finding.number])
+            for number, finding in enumerate(here, start=1)
+        ],
+        content_label="ABNORMAL_REGIONS",
+        content_description=f"Abnormal regions. {NOTICE}",
+        **maker.equipment(),
+        **series,
+    )
+    name_sources(written, source)
+    return written
+
+
+def _description(number: int, finding: Finding, tracking_uid: str) -> Any:
+    highdicom = require("highdicom", "dicom")
+    return highdicom.seg.SegmentDescription(
+        segment_number=number,
+        segment_label=finding.label,
+        segmented_property_category=standard_code(
+            "49755003", "SCT", "Morphologically Abnormal Structure"
+        ),
+        segmented_property_type=standard_code("52988006", "SCT", "Lesion"),
+        algorithm_type="AUTOMATIC",
+        algorithm_identification=highdicom.AlgorithmIdentificationSequence(
+            name=MODEL,
+            family=standard_code("123109", "DCM", "Artificial Intelligence"),
+            version=__version__,
+            source=MAKER,
+        ),
+        tracking_uid=tracking_uid,
+        tracking_id=finding.label,
+    )
