@@ -20,7 +20,7 @@ from typing import Any
 from recap._process import process_pool
 from recap.bench.cells import Cell
 from recap.data import Domain, Support
-from recap.data.exclusions import Exclusions
+from recap.data.supports import Exclusions
 from recap.errors import InputError, RecapError, require
 from recap.threads import fix_threads
 

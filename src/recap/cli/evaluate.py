@@ -41,7 +41,7 @@ def evaluate_command(
     Image metrics and, with masks, pixel metrics.
     """
     from recap.data import read_domain
-    from recap.data.exclusions import read_exclusions
+    from recap.data.supports import read_exclusions
     from recap.runtime.choose import load_many
     from recap.scoring.evaluate import evaluate
 

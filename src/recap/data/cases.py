@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 from recap._archive import unpack_archive
 from recap.config import ReadingSettings
-from recap.data.folder import name_some, natural_key
-from recap.data.walk import is_output, walk
+from recap.data.folder import is_output, name_some, natural_key, walk
 from recap.errors import InputError, counted
 from recap.io.case import Case
 from recap.io.decoding import not_there

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from recap._download import sha256_of
 from recap.data.benchmark import Domain
-from recap.data.exclusions import Exclusions
+from recap.data.supports import Exclusions
 from recap.errors import InputError
 from recap.io import read_image
 from recap.io.raster import read_mask_of

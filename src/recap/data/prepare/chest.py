@@ -16,10 +16,22 @@ from functools import partial
 from pathlib import Path
 
 from recap.config import ReadingSettings
-from recap.data.prepare.listing import files_below, folders_below
-from recap.data.prepare.plan import Item, Note, Output, Plan, PrepareOptions, Source, Split
-from recap.data.prepare.png import eight_bit, image_output
-from recap.data.prepare.select import draw, ranked, share_out
+from recap.data.prepare.plan import (
+    Item,
+    Note,
+    Output,
+    Plan,
+    PrepareOptions,
+    Source,
+    Split,
+    draw,
+    eight_bit,
+    files_below,
+    folders_below,
+    image_output,
+    ranked,
+    share_out,
+)
 from recap.errors import InputError, require
 
 IMAGES, LABELS = "stage_2_train_images", "stage_2_detailed_class_info.csv"
