@@ -20,7 +20,7 @@ from recap.bench.tables import (
     zero_shot_table,
 )
 from recap.errors import InputError
-from recap.methods.dra_backbone import RESNET_18
+from recap.methods._dra_backbone import RESNET_18
 from recap.methods.registry import METHODS, resolve_settings
 
 IMAGES = [

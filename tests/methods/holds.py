@@ -45,7 +45,7 @@ def check_saved(detector: Any, queries: list[np.ndarray], folder: Path) -> Any:
 
     detector.save(folder)
     with pytest.MonkeyPatch.context() as patch:
-        for place in ("recap.encoders.text", "recap.methods.prompts"):
+        for place in ("recap.encoders.text", "recap.methods._prompts"):
             patch.setattr(f"{place}.load_text_tower", refused)
         again = recap.load(folder)
         for query in queries:

@@ -11,11 +11,10 @@ from sklearn.metrics.pairwise import cosine_distances
 
 from recap.encoders.load import load_encoder
 from recap.errors import InputError, SettingsError
-from recap.methods.anomalydino import Options, build
-from recap.methods.anomalydino_mask import first_component, foreground, shows_an_object
+from recap.methods._tokens import rotate
+from recap.methods.anomalydino import Options, build, first_component, foreground, shows_an_object
 from recap.methods.recap.maps import interpolation_matrix
 from recap.methods.registry import resolve_settings
-from recap.methods.rotation import rotate
 from recap.scoring.fit import fit_sources, fit_support
 
 
@@ -107,7 +106,7 @@ def test_the_object_is_on_the_other_side_where_little_of_the_centre_is_kept(
     centre[: round(share * 144)] = 1000.0
     component[4:16, 4:16] = centre.view(12, 12)
     monkeypatch.setattr(
-        "recap.methods.anomalydino_mask.first_component", lambda tokens: component.flatten()
+        "recap.methods.anomalydino.first_component", lambda tokens: component.flatten()
     )
     seen = foreground(torch.zeros(400, 1), 10).view(20, 20)
     assert bool(seen[0, 0]) is turned

@@ -11,19 +11,24 @@ from tiny_resnet import PX, TINY, tiny_network
 
 import recap
 from recap.errors import BundleError, InputError
-from recap.methods import dra, dra_backbone
-from recap.methods.dra import DRA, Options, interpolation
-from recap.methods.dra_backbone import SIZES, Backbone
-from recap.methods.dra_heads import (
+from recap.methods import _dra_backbone as dra_backbone
+from recap.methods import dra
+from recap.methods._dra_backbone import SIZES, Backbone
+from recap.methods.dra import (
+    DRA,
     NORMAL,
     PSEUDO,
     SEEN,
     Heads,
+    Options,
+    Sampler,
+    cut_and_paste,
     deviation_loss,
+    interpolation,
+    rectangle,
     top_mean,
     total_loss,
 )
-from recap.methods.dra_images import Sampler, cut_and_paste, rectangle
 from recap.methods.images import LabelledImages
 from recap.methods.registry import resolve_settings
 from recap.scoring.fit import fit_sources, fit_support
@@ -235,7 +240,7 @@ def test_training_images_are_turned_if_asked_to():
 def test_they_are_turned_by_up_to_the_angle_either_way(monkeypatch):
     angles = []
     monkeypatch.setattr(
-        "recap.methods.dra_images.rotate", lambda pixels, angle: angles.append(angle) or pixels
+        "recap.methods.dra.rotate", lambda pixels, angle: angles.append(angle) or pixels
     )
     torch.manual_seed(0)
     Sampler(labelled(2, 2), 30).batch(400)

@@ -9,9 +9,9 @@ from recap.config import EncoderSettings
 from recap.encoders import weights
 from recap.encoders.load import load_encoder
 from recap.errors import WeightsError
-from recap.methods import dra_backbone
+from recap.methods import _dra_backbone as dra_backbone
+from recap.methods._dra_backbone import load_backbone
 from recap.methods.dra import DRA, Options
-from recap.methods.dra_backbone import load_backbone
 
 
 @pytest.mark.parametrize("name", ["dinov2-small", "microsoft/resnet-18", "nowhere"])

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from recap.config import EncoderSettings
 from recap.encoders.text import load_text_tower
 from recap.errors import InputError, WeightsError
-from recap.methods.learned_prompts import CONTEXT_TOKENS, LearnedPrompts, text_channels
+from recap.methods._prompts import CONTEXT_TOKENS, LearnedPrompts, text_channels
 
 PHRASES = (["fine", "quite all right"], ["ill", "not well", "sick"])
 PLACES = ("end", "front", "middle")

@@ -9,18 +9,22 @@ from slow_text import dice, focal
 
 from recap.encoders.registry import ENCODERS
 from recap.encoders.vit import Encoder
+from recap.methods._prompts import LearnedPrompts
 from recap.methods.images import LabelledImages
-from recap.methods.learned_prompts import LearnedPrompts
 from recap.methods.madclip import (
     ABNORMAL,
+    GREY,
     NORMAL,
     PLACES,
+    SIXTEEN,
     MadCLIP,
     Options,
     batch_loss,
     detection_loss,
+    jitter,
+    with_sixteen_copies,
+    zoom,
 )
-from recap.methods.madclip_copies import GREY, SIXTEEN, jitter, with_sixteen_copies, zoom
 from recap.methods.registry import resolve_settings
 from recap.scoring.detector import head_tensors
 from recap.scoring.fit import fit_sources, fit_support

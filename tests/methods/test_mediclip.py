@@ -10,7 +10,7 @@ from slow_text import dice, focal
 from recap.encoders.registry import ENCODERS
 from recap.encoders.vit import Encoder
 from recap.methods import mediclip
-from recap.methods.learned_prompts import LearnedPrompts
+from recap.methods._prompts import LearnedPrompts
 from recap.methods.mediclip import ABNORMAL, NORMAL, MediCLIP
 from recap.methods.registry import resolve_settings
 from recap.scoring.detector import head_tensors
@@ -126,7 +126,7 @@ def test_fixed_variants_are_encoded_once_and_fresh_ones_every_time(
         return original(self, pixels, layers)
 
     monkeypatch.setattr(Encoder, "compute", counted)
-    monkeypatch.setattr("recap.methods.fitting.scale_of_images", lambda model, images: (0.0, 1.0))
+    monkeypatch.setattr("recap.scoring.fit.scale_of_images", lambda model, images: (0.0, 1.0))
     fit_support(make_support(2, 0), settings(epochs=4))
     assert len(seen) == 2 * 3 + 1  # and one to learn the shape of the tokens
     seen.clear()

@@ -13,7 +13,8 @@ from recap.encoders.load import load_encoder
 from recap.encoders.registry import ENCODERS
 from recap.encoders.text import load_text_tower
 from recap.encoders.vit import Encoder
-from recap.methods import mvfa, prompts
+from recap.methods import _prompts as prompts
+from recap.methods import mvfa
 from recap.methods.registry import resolve_settings
 from recap.scoring.fit import fit_sources, fit_support
 

@@ -6,7 +6,9 @@ from typing import Any
 import pytest
 import torch
 
-from recap.methods import april_gan, dra, dra_backbone, learned_prompts, mvfa, uniadet
+from recap.methods import _dra_backbone as dra_backbone
+from recap.methods import _prompts as learned_prompts
+from recap.methods import april_gan, dra, mvfa, uniadet
 from recap.scoring.fit import fit_sources, fit_support
 
 TRAINED_BY = {

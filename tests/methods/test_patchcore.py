@@ -11,12 +11,15 @@ from sklearn.metrics import pairwise_distances
 
 from recap.encoders.load import load_encoder
 from recap.errors import InputError, SettingsError
-from recap.methods import patchcore_memory
-from recap.methods.patchcore import Options, average_neighbours, build, middle_layers
-from recap.methods.patchcore_memory import (
+from recap.methods import patchcore as patchcore_memory
+from recap.methods.patchcore import (
+    Options,
+    average_neighbours,
+    build,
     coreset_rows,
     density_weight,
     euclidean_k_centre,
+    middle_layers,
     nearest_rows,
 )
 from recap.methods.recap.maps import interpolation_matrix

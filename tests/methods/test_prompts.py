@@ -7,7 +7,7 @@ import torch
 from recap.config import EncoderSettings
 from recap.encoders.text import load_text_tower
 from recap.errors import WeightsError
-from recap.methods import prompts
+from recap.methods import _prompts as prompts
 from recap.methods.fitting import Job
 from recap.methods.images import LabelledImages
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 from scipy.ndimage import gaussian_filter
 
-from recap.methods.smoothing import gaussian_smooth
+from recap.methods._tokens import gaussian_smooth
 
 
 @pytest.mark.parametrize(("size", "sigma"), [(40, 4.0), (7, 4.0), (33, 1.3), (3, 2.0)])

@@ -6,9 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from recap.data.lesions import VISIBLE, draw_region
-from recap.methods import synthetic
+from recap.methods import mediclip as synthetic
 from recap.methods.images import LabelledImages
-from recap.methods.synthetic import TASKS, Task, draw_variant, identity, synthesise, variant_bank
+from recap.methods.mediclip import TASKS, Task, draw_variant, identity, synthesise, variant_bank
 
 SIZE = 48
 SEEDS = st.integers(0, 2**32)

@@ -3,7 +3,7 @@
 import torch
 import transformers
 
-from recap.methods.dra_backbone import SIZES
+from recap.methods._dra_backbone import SIZES
 
 TINY = {**SIZES, "embedding_size": 8, "hidden_sizes": [8, 8, 12, 16], "depths": [1, 1, 1, 1]}
 PX = 96  # three by three patches, and two by two at half the size

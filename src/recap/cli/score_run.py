@@ -6,7 +6,7 @@ from pathlib import Path
 
 from recap.cli.score_job import Job, Outcome, Wanted, score_jobs, seeing_alike
 from recap.data.cases import Search, find_cases
-from recap.encoders.load import RANDOM
+from recap.encoders.registry import RANDOM
 from recap.errors import InputError, SettingsError
 from recap.progress import Progress
 from recap.runtime.choose import load_many

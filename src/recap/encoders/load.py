@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from recap.config import EncoderSettings
 from recap.encoders._cache import normalisation_of, read_config
 from recap.encoders._hub import CONFIG_FILE
-from recap.encoders.registry import Family, Normalisation, all_families, find
+from recap.encoders.registry import RANDOM, Family, Normalisation, all_families, find
 from recap.encoders.weights import locate
 from recap.errors import WeightsError, counted
 
@@ -17,11 +17,6 @@ if TYPE_CHECKING:
     import torch
 
     from recap.encoders.vit import Encoder
-
-RANDOM = "random"
-"""The checksum of an encoder that was never trained."""
-UNSEEN = ("hidden_act", "layer_norm_eps", "num_attention_heads", "rope_theta")
-"""Of an encoder's configuration, what changes its tokens and leaves its weights as they are."""
 
 
 def load_encoder(settings: EncoderSettings, seed: int = 0) -> "Encoder":
@@ -118,17 +113,6 @@ def quiet_transformers() -> Iterator[None]:
         yield
     finally:
         logging.set_verbosity(before)
-
-
-def preprocessing_fingerprint(encoder: Any) -> dict[str, Any]:
-    """Say what changes an encoder's tokens and is not in its weights; DRA's has less of it."""
-    config = getattr(getattr(encoder, "model", None), "config", None)
-    known = {key: getattr(config, key, None) for key in UNSEEN}
-    return {
-        "mean": [round(v, 6) for v in encoder.mean.flatten().tolist()],
-        "std": [round(v, 6) for v in encoder.std.flatten().tolist()],
-        **{key: value for key, value in known.items() if value is not None},
-    }
 
 
 @contextlib.contextmanager

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from recap._files import replacing
-from recap.encoders.load import RANDOM, preprocessing_fingerprint
+from recap.encoders.registry import RANDOM, preprocessing_fingerprint
 from recap.errors import InputError
 
 if TYPE_CHECKING:

@@ -15,6 +15,10 @@ from typing import Any, NamedTuple
 from recap.errors import WeightsError
 
 GROUP = "recap.encoders"
+RANDOM = "random"
+"""The checksum of an encoder that was never trained."""
+UNSEEN = ("hidden_act", "layer_norm_eps", "num_attention_heads", "rope_theta")
+"""Of an encoder's configuration, what changes its tokens and leaves its weights as they are."""
 Triple = tuple[float, float, float]
 Normalisation = tuple[Triple, Triple]
 """Mean and standard deviation of red, green and blue in 0..1."""
@@ -346,3 +350,14 @@ def unknown_encoder(name: str, also: Iterable[str] = ()) -> WeightsError:
         f"No encoder is called '{name}'.{hint} Known names: {', '.join(known)}; "
         "a hub id 'organisation/model' or the path of a folder will do as well."
     )
+
+
+def preprocessing_fingerprint(encoder: Any) -> dict[str, Any]:
+    """Say what changes an encoder's tokens and is not in its weights; DRA's has less of it."""
+    config = getattr(getattr(encoder, "model", None), "config", None)
+    known = {key: getattr(config, key, None) for key in UNSEEN}
+    return {
+        "mean": [round(v, 6) for v in encoder.mean.flatten().tolist()],
+        "std": [round(v, 6) for v in encoder.std.flatten().tolist()],
+        **{key: value for key, value in known.items() if value is not None},
+    }

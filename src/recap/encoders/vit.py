@@ -12,9 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from recap.encoders.load import RANDOM
 from recap.encoders.memo import Memo, encoder_key, shared_here
-from recap.encoders.registry import Family, all_families
+from recap.encoders.registry import RANDOM, Family, all_families
 from recap.errors import SettingsError
 
 

@@ -15,12 +15,11 @@ from recap.config import Section
 from recap.data.augment import COPIES
 from recap.encoders.vit import Encoder
 from recap.errors import InputError
+from recap.methods._prompts import anchors_of, features_of, text_channels, tower_for
 from recap.methods.base import Output, Scorer
 from recap.methods.features import FeatureStore
 from recap.methods.fitting import Fitted, Job
 from recap.methods.images import LabelledImages
-from recap.methods.learned_prompts import text_channels
-from recap.methods.prompts import anchors_of, features_of, tower_for
 from recap.methods.recap.losses import segmentation_loss
 from recap.methods.recap.maps import upsample
 from recap.methods.recap.memory import build_memory, nearest_distance

@@ -2,9 +2,12 @@
 
 Four heads on a network that is trained with them. Written from the publication's description.
 Image labels alone are used. Its maps, from the scores of patches, are an extension.
+
+Each head has a loss of its own; images are normal, seen abnormal, and made-up abnormal ones.
 """
 
 import copy
+import math
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Annotated, Any, Self
@@ -16,13 +19,136 @@ from torch import Tensor, nn
 
 from recap.config import EncoderSettings, Section
 from recap.encoders.load import seed_draws
+from recap.methods._dra_backbone import RESNET_18, Backbone, load_backbone
+from recap.methods._tokens import rotate
 from recap.methods.base import Output, Scorer
-from recap.methods.dra_backbone import RESNET_18, Backbone, load_backbone
-from recap.methods.dra_heads import Heads, abnormality, total_loss
-from recap.methods.dra_images import Sampler
 from recap.methods.fitting import Fitted, Job
 from recap.methods.images import LabelledImages
 from recap.methods.training import train
+
+NORMAL, SEEN, PSEUDO = range(3)
+"""Kinds of training images."""
+MARGIN = 5.0
+"""Standard deviations of the prior by which the scores of deviating images must exceed it."""
+DRAWS = 5000
+TOP_SHARE = 0.10
+
+
+class Heads(nn.Module):
+    """Holistic normality, and abnormality of patches as seen, as made up, and as residual."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.holistic = nn.Sequential(nn.Linear(width, 256), nn.ReLU(), nn.Linear(256, 1))
+        self.seen, self.pseudo, self.composite = (nn.Conv2d(width, 1, 1) for _ in range(3))
+
+    def patch_scores(self, features: Tensor, reference: Tensor) -> Tensor:
+        """|score| of each patch by the heads for seen, pseudo and composite: (B, 3, h, w).
+
+        Args:
+            features: Of the images, (B, C, h, w).
+            reference: Mean over the reference set, (C, h, w).
+        """
+        residual = features - reference
+        scores = [self.seen(features), self.pseudo(features), self.composite(residual)]
+        return torch.cat(scores, dim=1).abs()
+
+    def forward(self, features: Tensor, reference: Tensor) -> Tensor:
+        """Scores of images, the holistic one first: (B, 4)."""
+        whole = self.holistic(features.mean(dim=(2, 3)))
+        return torch.cat([whole, top_mean(self.patch_scores(features, reference))], dim=1)
+
+
+def top_mean(scores: Tensor) -> Tensor:
+    """Mean of the highest tenth of the patches: (B, n, h, w) -> (B, n)."""
+    flat = scores.flatten(2)
+    return flat.topk(max(int(flat.shape[2] * TOP_SHARE), 1), dim=2).values.mean(dim=2)
+
+
+def abnormality(scores: Tensor) -> Tensor:
+    """All abnormality less the normality: (B, 4) -> (B,)."""
+    return scores[:, 1:].sum(dim=1) - scores[:, 0]
+
+
+def total_loss(scores: Tensor, kinds: Tensor) -> Tensor:
+    """Sum of the heads' losses, each over the images that concern it: (B, 4), (B,) -> ()."""
+    draws = torch.randn(DRAWS).to(scores)
+    abnormal = kinds != NORMAL
+    holistic, seen, pseudo, composite = scores.unbind(dim=1)
+    parts = [
+        (holistic, ~abnormal, torch.ones_like(abnormal)),  # here normal images deviate
+        (seen, kinds == SEEN, kinds != PSEUDO),
+        (pseudo, kinds == PSEUDO, kinds != SEEN),
+        (composite, abnormal, torch.ones_like(abnormal)),
+    ]
+    losses = [deviation_loss(s[use], y[use], draws) for s, y, use in parts]
+    return torch.stack(losses).sum()
+
+
+def deviation_loss(scores: Tensor, deviating: Tensor, draws: Tensor) -> Tensor:
+    """Scores as deviations from a prior: none, or at least `MARGIN` above: (n,), (n,) -> ()."""
+    deviation = (scores - draws.mean()) / draws.std()
+    return torch.where(deviating, F.relu(MARGIN - deviation), deviation.abs()).mean()
+
+
+AREA = (0.02, 0.15)
+"""Part of the image that a pasted rectangle covers."""
+ASPECT = (1 / 3, 3.0)
+
+
+class Sampler:
+    """Draws batches from the global generator, which the training loop seeds."""
+
+    def __init__(self, images: LabelledImages, rotation_deg: float) -> None:
+        self._images, self._rotation = images, rotation_deg
+        self._normal, self._seen = images.positions(False), images.positions(True)
+
+    def batch(self, size: int) -> tuple[Tensor, Tensor]:
+        """Half normal, a quarter seen, a quarter made up: pixels (B, 3, S, S), kinds (B,)."""
+        seen = max(1, size // 4)
+        normal = self._draw(self._normal, max(1, size - 2 * seen))
+        made = cut_and_paste(self._draw(self._normal, seen), self._draw(self._normal, seen))
+        pixels = torch.cat([normal, self._draw(self._seen, seen), made])
+        kinds = [NORMAL] * len(normal) + [SEEN] * seen + [PSEUDO] * seen
+        return pixels, torch.tensor(kinds)
+
+    def references(self, count: int) -> Tensor:
+        """Different normal images (n, 3, S, S), all of them if they are fewer."""
+        order = torch.randperm(len(self._normal))[:count].tolist()
+        return self._images.stack([self._normal[i] for i in order])
+
+    def _draw(self, positions: list[int], count: int) -> Tensor:
+        chosen = torch.randint(len(positions), (count,)).tolist()
+        pixels = self._images.stack([positions[i] for i in chosen])
+        if self._rotation == 0:
+            return pixels
+        angles = (self._rotation * (2 * torch.rand(count) - 1)).tolist()
+        return torch.stack([rotate(p, a) for p, a in zip(pixels, angles, strict=True)])
+
+
+def cut_and_paste(images: Tensor, donors: Tensor) -> Tensor:
+    """A rectangle out of each donor, put somewhere else into its image (N, 3, S, S)."""
+    pasted = images.clone()
+    for image, donor in zip(pasted, donors, strict=True):
+        height, width = rectangle(images.shape[-1])
+        top, left, from_top, from_left = (
+            int(torch.randint(images.shape[-1] - side + 1, ()))
+            for side in (height, width, height, width)
+        )
+        piece = donor[:, from_top : from_top + height, from_left : from_left + width]
+        image[:, top : top + height, left : left + width] = piece
+    return pasted
+
+
+def rectangle(size_px: int) -> tuple[int, int]:
+    """Height and width of a random rectangle in a square."""
+    share = AREA[0] + (AREA[1] - AREA[0]) * float(torch.rand(()))
+    low, high = math.log(ASPECT[0]), math.log(ASPECT[1])
+    aspect = math.exp(low + (high - low) * float(torch.rand(())))
+    sides = (math.sqrt(share * aspect), math.sqrt(share / aspect))
+    height, width = (min(size_px, max(1, round(side * size_px))) for side in sides)
+    return height, width
+
 
 STATEMENT = (
     "DRA: a residual network and four heads, trained on normal, abnormal and made-up abnormal "

@@ -17,12 +17,11 @@ from torch.nn.utils import clip_grad_norm_
 
 from recap.config import Section
 from recap.encoders.vit import Encoder
+from recap.methods._prompts import anchors_of, features_of, text_channels, tower_for
 from recap.methods.base import Output, Scorer, mix
 from recap.methods.features import FeatureStore
 from recap.methods.fitting import Fitted, Job
 from recap.methods.images import LabelledImages
-from recap.methods.learned_prompts import text_channels
-from recap.methods.prompts import anchors_of, features_of, tower_for
 from recap.methods.recap.adapters import Adapter, write_back
 from recap.methods.recap.losses import segmentation_loss
 from recap.methods.recap.maps import upsample

@@ -10,7 +10,8 @@ from PIL import Image as PillowImage
 from torch import Tensor, nn
 
 from recap.config import ReadingSettings, Settings
-from recap.encoders.load import RANDOM, seeded
+from recap.encoders.load import seeded
+from recap.encoders.registry import RANDOM
 from recap.errors import BundleError, InputError, RecapError
 from recap.io import image_from_array, read_image
 from recap.io.case import CaseKind

@@ -18,7 +18,8 @@ from recap.data.support import (
     gather_support,
     support_records,
 )
-from recap.encoders.load import preprocessing_fingerprint, seed_draws
+from recap.encoders.load import seed_draws
+from recap.encoders.registry import preprocessing_fingerprint
 from recap.errors import InputError, SettingsError
 from recap.methods.base import Scorer
 from recap.methods.checkpoint import FINGERPRINT, open_checkpoint

@@ -5,8 +5,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from recap.encoders.load import RANDOM
 from recap.encoders.memo import Memo, Shared, encoder_key
+from recap.encoders.registry import RANDOM
 from recap.encoders.vit import Encoder
 from recap.methods.base import Output
 from recap.scoring.detector import Detector, Source, as_image

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from recap.encoders.load import preprocessing_fingerprint
+from recap.encoders.registry import preprocessing_fingerprint
 from recap.errors import BundleError, WeightsError
 from recap.methods.registry import Method
 from recap.scoring.bundle import Card

@@ -9,11 +9,11 @@ import torch
 
 import recap
 from recap.encoders.load import load_encoder
-from recap.methods import thread_choice
+from recap.methods import training as thread_choice
 from recap.methods.features import encode_each
 from recap.methods.recap.head import ReCAP
 from recap.methods.recap.regimes import build
-from recap.methods.thread_choice import fastest, training_threads
+from recap.methods.training import fastest, training_threads
 
 
 @pytest.fixture

@@ -11,8 +11,8 @@ from recap.config import EncoderSettings
 from recap.encoders import _cache as cache
 from recap.encoders import _hub as hub
 from recap.encoders._hub import CONFIG_FILE, WEIGHTS_FILE
-from recap.encoders.load import RANDOM, seeded
-from recap.encoders.registry import IMAGENET, Triple, find
+from recap.encoders.load import seeded
+from recap.encoders.registry import IMAGENET, RANDOM, Triple, find
 from recap.errors import WeightsError
 from recap.methods.registry import METHODS
 
