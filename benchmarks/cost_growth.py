@@ -13,7 +13,7 @@ from statistics import median
 
 import torch
 import typer
-from many_heads import make_detectors
+from many_heads import make_detectors, score_many
 
 from recap._process import keep_freed_memory
 from recap.bench.figures.style import COLOURS, Figure, render
@@ -24,7 +24,6 @@ from recap.encoders.load import load_encoder
 from recap.encoders.vit import Encoder
 from recap.io import image_from_array
 from recap.methods.registry import resolve_settings
-from recap.scoring.many import score_many
 
 BASE_PX = 240
 ROWS = (256, 1156, 4624, 18496, 50864)

@@ -25,16 +25,18 @@ from score_pipeline import calibrated
 from recap._process import keep_freed_memory
 from recap.bench.speed import Lap, time_rounds
 from recap.bench.timed import timed_model
-from recap.cli.score_job import Job, Wanted, score_jobs
 from recap.config import Settings
 from recap.data.cases import Found, find_cases
 from recap.data.phantom import phantom
 from recap.encoders.load import load_encoder
+from recap.encoders.memo import Shared
 from recap.io import image_from_array
 from recap.methods.registry import resolve_settings
+from recap.report.writers import OldDicom, Overlays
+from recap.results.folder import score_cases
 from recap.scoring.detector import Detector
 from recap.scoring.fit import assemble
-from recap.scoring.many import score_many
+from recap.types import Image, Prediction
 
 PICTURE_PX = 256
 RUNS_OF_FOLDERS = 5
@@ -89,12 +91,18 @@ def show(laps: dict[str, list[Lap]]) -> None:
         print(f"{name:<40}{best:>12.1f}{wall:>18.2f}{cpu:>18.2f}", flush=True)
 
 
+def score_many(detectors: Sequence[Detector], image: Image) -> list[Prediction]:
+    """What every detector says about an image that is encoded once."""
+    with Shared().used():
+        return [detector.score(image) for detector in detectors]
+
+
 def score_folder(detectors: Sequence[Detector], cases: Sequence[Found], folder: Path) -> None:
-    """All that `recap score` does once detectors and files are found."""
-    out = folder / "out"
-    jobs = [Job(d, folder, out / str(n), cases, Wanted()) for n, d in enumerate(detectors)]
-    score_jobs(jobs, lambda *step: None)
-    shutil.rmtree(out)
+    """All that `recap score` does once detectors and files are found; nothing is shared on disk."""
+    for number, detector in enumerate(detectors):
+        out = folder / "out" / str(number)
+        score_cases(detector, cases, out, [Overlays(detector, out), OldDicom(out)])
+    shutil.rmtree(folder / "out")
 
 
 def picture(number: int) -> np.ndarray:

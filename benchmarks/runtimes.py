@@ -35,7 +35,7 @@ from recap.runtime.export import export_bundle
 from recap.scoring.arrays import Runtime
 from recap.scoring.detector import Detector
 from recap.scoring.fit import assemble
-from recap.scoring.prepared import one_core_each
+from recap.scoring.predict import one_core_each
 from recap.types import FloatArray
 
 

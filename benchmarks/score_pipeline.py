@@ -30,18 +30,20 @@ from read_speed import ct_slice
 
 from recap._process import keep_freed_memory
 from recap.bench.timed import timed_model
-from recap.cli.score_job import Job, Wanted, score_jobs
 from recap.config import ReadingSettings
 from recap.data.cases import Found, find_cases
 from recap.encoders.load import load_encoder
 from recap.io import read_image
 from recap.methods.registry import resolve_settings
 from recap.pipeline import side_by_side
+from recap.report.writers import OldDicom, Overlays
+from recap.results.folder import score_cases
 from recap.scoring.calibrate import calibrate
 from recap.scoring.detector import Detector
 from recap.scoring.fit import assemble
-from recap.scoring.prepared import fitting_batch, one_core_each
+from recap.scoring.predict import fitting_batch, one_core_each
 
+Wanted = dict[str, int | None]
 ALLOWED = {"png": 1.15, "dicom": 1.25}
 AT_A_TURN = 100
 CALIBRATED_ON, FPR = 10, 0.2
@@ -59,7 +61,7 @@ def main(
 ) -> None:
     """Print a table; exit with 1 if a ratio is above what is allowed."""
     if only:
-        detector, wanted = detector_for(encoder, shots), Wanted(workers=workers, batch=batch)
+        detector, wanted = detector_for(encoder, shots), {"workers": workers, "batch": batch}
         measured = peak_mb if peak else take_turns
         print(json.dumps(measured(data, only, count, wanted, detector)))
         return
@@ -115,7 +117,7 @@ def take_turns(
     with tempfile.TemporaryDirectory() as folder:
         cases = write_cases(data, kind, count, Path(folder) / "in")
         detector = calibrated(detector, cases)
-        together = fitting_batch(detector, wanted.batch)
+        together = fitting_batch(detector, wanted["batch"])
         for number, start in enumerate(range(0, count, AT_A_TURN)):
             part, root = cases[start : start + AT_A_TURN], Path(folder) / str(number)
             began = time.perf_counter()
@@ -129,7 +131,8 @@ def take_turns(
 
 def score(detector: Detector, cases: Sequence[Found], root: Path, wanted: Wanted) -> dict[str, Any]:
     """What `recap score` does once detector and files are found; returns the manifest."""
-    score_jobs([Job(detector, root, root / "out", cases, wanted)], lambda *step: None)
+    out = root / "out"
+    score_cases(detector, cases, out, [Overlays(detector, out), OldDicom(out)], **wanted)
     manifest = json.loads((root / "out" / "manifest.json").read_text())
     if manifest["cases"]["error"]:
         raise RuntimeError(manifest["errors"])

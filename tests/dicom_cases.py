@@ -13,10 +13,8 @@ from recap.config import ReadingSettings
 from recap.io import open_file
 from recap.io.case import Case
 from recap.io.dicom.series import group_series, open_series
-from recap.scoring.cases import CasePrediction
-from recap.scoring.parts import ImageScore
 from recap.scoring.regions import case_regions
-from recap.types import Decision
+from recap.types import Decision, Prediction
 
 LEVEL, PEAK = 0.5, 0.875
 FRAME_OF_REFERENCE = "1.2.826.0.1.3680043.8.498.9"
@@ -40,7 +38,7 @@ class Dotted:
     """A case, its results, and the source pixel of the dot: file, frame, row, column."""
 
     case: Case
-    prediction: CasePrediction
+    prediction: Prediction
     file: Path
     frame: int
     row: int
@@ -87,10 +85,9 @@ def _dotted(case: Case, files: list[Path], frame: int, row: int, column: int) ->
         maps = case.grid.take(stored)
     path, number = case.dicom_frames[frame]
     assert path in files
-    images = tuple(ImageScore(float(map.max()), None, None) for map in maps)
+    images = tuple(Prediction(float(map.max()), map) for map in maps)
     whole = maps[0] if case.kind == "image" else maps
-    total = ImageScore(PEAK, None, None)
-    prediction = CasePrediction(total, images, ((0, 0),) * len(maps), whole)
+    prediction = Prediction(PEAK, whole, images=images)
     return Dotted(case, prediction, path, number, row, column, case.grid is not None)
 
 

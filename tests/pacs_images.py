@@ -1,17 +1,20 @@
 """Studies to send, and a stand-in for a detector that marks one pixel."""
 
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pydicom
 
 from dicom_files import data_set, place
 from recap.config import ReadingSettings
-from recap.data.cases import find_cases
+from recap.data.cases import Found, find_cases
 from recap.io.case import Case
 from recap.report.dicom.results import write_dicom_results
 from recap.service.pacs.spool import Unscored
+from recap.types import Prediction
 
 
 def study(number: int, slices: int = 3, side: int = 8) -> list[pydicom.Dataset]:
@@ -50,24 +53,28 @@ def mark(images: Path, results: Path) -> list[Unscored]:
     return []
 
 
-def marked(case: Case) -> SimpleNamespace:
+def marked(case: Case) -> Prediction:
     """One pixel of the first image is abnormal; all of them are read, as a detector would."""
     maps = np.stack([np.zeros(image.size_hw, np.float32) for image in case.images])
     maps[0, 2, 3] = 0.9
-    # Not a CasePrediction: that brings torch, which takes longer than all the rest.
-    return SimpleNamespace(
-        score=0.9,
-        images=[SimpleNamespace(score=float(map.max())) for map in maps],
-        map=maps[0] if case.kind == "image" else maps,
-        highest=0,
-        decision=None,
-        domain=None,
-    )
+    images = tuple(Prediction(float(map.max()), map) for map in maps)
+    return images[0] if case.kind == "image" else Prediction(0.9, maps, images=images)
+
+
+def predict_marks(detector: Any, sources: Iterable[Found]) -> Iterator[Any]:
+    """Stand in for `recap.scoring.predict.predict`."""
+    from recap.scoring.predict import Scored
+
+    for source in sources:
+        case = source.open(ReadingSettings())
+        yield Scored(source, case, marked(case))
 
 
 DETECTOR = SimpleNamespace(
     card=SimpleNamespace(reading=ReadingSettings(), calibration=None, fingerprint="none"),
     map_scale=(0.0, 1.0),
+    on_gpu=False,
+    runtime=None,
 )
 """What scoring a study asks a detector besides its predictions."""
 

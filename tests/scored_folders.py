@@ -10,8 +10,8 @@ import numpy as np
 
 from recap.report.overlay import as_picture, encode_png, map_layer
 from recap.report.previews import preview_files
+from recap.results.table import Row, write_rows
 from recap.scoring.regions import regions_table
-from recap.scoring.rows import Row, write_rows
 from recap.types import Image, Region
 
 VOID = {"meta", "img", "input"}

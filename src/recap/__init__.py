@@ -14,10 +14,11 @@ from recap.errors import RecapError
 from recap.threads import wait_passively
 
 if TYPE_CHECKING:
-    from recap.io import read_image
+    from recap.api import calibrate, evaluate, explain, export, score_folder
+    from recap.config import Settings
+    from recap.io import Case, read_image
     from recap.methods.registry import resolve_settings
     from recap.runtime.choose import load
-    from recap.scoring.calibrate import calibrate
     from recap.scoring.detector import Detector
     from recap.scoring.fit import fit
     from recap.types import Image, Prediction
@@ -25,28 +26,40 @@ if TYPE_CHECKING:
     __version__: str
 
 __all__ = [
+    "Case",
     "Detector",
     "Image",
     "Prediction",
     "RecapError",
+    "Settings",
     "__version__",
     "calibrate",
+    "evaluate",
+    "explain",
+    "export",
     "fit",
     "load",
     "read_image",
     "resolve_settings",
+    "score_folder",
 ]
 
 # Loaded at first use, so that `import recap` and `recap --help` wait for neither torch nor numpy.
 _LAZY = {
+    "Case": "recap.io",
     "Detector": "recap.scoring.detector",
     "Image": "recap.types",
     "Prediction": "recap.types",
-    "calibrate": "recap.scoring.calibrate",
+    "Settings": "recap.config",
+    "calibrate": "recap.api",
+    "evaluate": "recap.api",
+    "explain": "recap.api",
+    "export": "recap.api",
     "fit": "recap.scoring.fit",
     "load": "recap.runtime.choose",
     "read_image": "recap.io",
     "resolve_settings": "recap.methods.registry",
+    "score_folder": "recap.api",
 }
 
 

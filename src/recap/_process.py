@@ -14,11 +14,11 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Hashable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing.context import BaseContext
-from typing import TypeVar
+from typing import Any, Protocol, Self, TypeVar
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -77,55 +77,159 @@ def process_pool(workers: int, preload: str) -> ProcessPoolExecutor:
     return ProcessPoolExecutor(workers, mp_context=context, initializer=_start)
 
 
+class DiedError(Exception):
+    """Work whose process did not survive it or, with a reason, that could not be begun."""
+
+
+class Engine(Protocol):
+    """Where work runs, a number of things at a time; a context that ends when the work does."""
+
+    slots: int
+    """How many groups of items may be with it."""
+
+    def submit(self, work: Callable[[Any], Any], items: Sequence[Any]) -> Any:
+        """Begin to work on items, one after the other; returns a handle."""
+
+    def wait(self, handles: Collection[Any]) -> Sequence[Any]:
+        """Wait for the first that end."""
+
+    def result(self, handle: Any) -> list[Any]:
+        """Give what the work gave for each item, or raise `DiedError`."""
+
+    def begin_anew(self) -> None:
+        """Let go of all processes: the next item has the machine for itself."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None: ...
+
+
 def run_each(
     work: Callable[[Item], Result],
     items: Sequence[Item],
-    workers: int,
-    died: Callable[[Item], Result],
+    engine: Engine,
+    died: Callable[[Item, str], Result],
+    start: Callable[[Item], None] = lambda item: None,
     at_once: int = 1,
-) -> Iterator[Result]:
-    """What `work` gives for each item, in any order; `died` where its process did not survive it.
+) -> Generator[tuple[Item, Result], None, None]:
+    """Give each item with what `work` makes of it, in any order.
 
-    A process takes `at_once` items. `work` is a function of a module, which is loaded once for all.
+    Those that were in the air when a process died are tried again at the end, each alone; what
+    kills its process then too is `died`. Close the generator to stop early.
+
+    Args:
+        work: A function of a module, or an object that can be pickled, so that it can travel.
+        died: What is given instead, by the item and by a reason, empty where its process died.
+        start: Told when an item is begun.
+        at_once: Items that travel together.
     """
     waiting = deque(items[k : k + at_once] for k in range(0, len(items), at_once))
-    while waiting:
-        flying: dict[Future[list[Result]], Sequence[Item]] = {}
-        try:
-            yield from _until_one_dies(work, waiting, flying, workers)
-        except BrokenProcessPool:
-            # Any of them may have been the cause: each gets a process of its own.
-            for item in (item for group in flying.values() for item in group):
-                yield _alone(work, item, died)
-
-
-def _until_one_dies(
-    work: Callable[[Item], Result],
-    waiting: deque[Sequence[Item]],
-    flying: dict[Future[list[Result]], Sequence[Item]],
-    workers: int,
-) -> Iterator[Result]:
-    pool = process_pool(workers, work.__module__)
-    try:
+    flying: dict[Any, Sequence[Item]] = {}
+    suspects: list[Item] = []
+    with engine:
         while waiting or flying:
-            while waiting and len(flying) < 2 * workers:
-                # Off the list only when it is in the pool: one that has just broken takes nothing.
-                future = pool.submit(_all_of, work, waiting[0])
-                flying[future] = waiting.popleft()
-            for future in wait(flying, return_when=FIRST_COMPLETED).done:
-                done = future.result()
-                del flying[future]
-                yield from done
-    finally:
-        pool.shutdown(wait=True, cancel_futures=True)
+            while waiting and len(flying) < engine.slots:
+                group = waiting.popleft()
+                flying[engine.submit(work, group)] = group
+                for item in group:
+                    start(item)
+            for handle in engine.wait(flying):
+                group = flying.pop(handle)
+                try:
+                    results = engine.result(handle)
+                except DiedError as error:
+                    if reason := str(error):
+                        yield from ((item, died(item, reason)) for item in group)
+                    else:  # any of them may have been the cause
+                        suspects += group
+                    continue
+                yield from zip(group, results, strict=True)
+        for item in suspects:
+            engine.begin_anew()
+            start(item)
+            try:
+                (result,) = engine.result(engine.submit(work, [item]))
+            except DiedError as error:
+                result = died(item, str(error))
+            yield item, result
 
 
-def _alone(work: Callable[[Item], Result], item: Item, died: Callable[[Item], Result]) -> Result:
-    with process_pool(1, work.__module__) as pool:
+class Here:
+    """This process, one thing after the other."""
+
+    slots = 1
+
+    def submit(self, work: Callable[[Any], Any], items: Sequence[Any]) -> Callable[[], list[Any]]:
+        """Remember what to do; it is done when its result is asked for."""
+        return lambda: [work(item) for item in items]
+
+    def wait(self, handles: Collection[Any]) -> Sequence[Any]:
+        """Give all: nothing is waited for."""
+        return list(handles)
+
+    def result(self, handle: Callable[[], list[Any]]) -> list[Any]:
+        """Do the work."""
+        return handle()
+
+    def begin_anew(self) -> None:
+        """Do nothing: there is no other process."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
+        pass
+
+
+class Processes:
+    """Processes of this machine, replaced when one dies; an interrupt ends them.
+
+    `queued` groups for each of them are with the pool at a time: one tells when it is begun, two
+    leave no pause between short ones.
+    """
+
+    def __init__(self, workers: int, queued: int = 1) -> None:
+        self.slots = workers * queued
+        self._workers = workers
+        self._others = multiprocessing.active_children()
+        self._pool: ProcessPoolExecutor | None = None
+
+    def submit(self, work: Callable[[Any], Any], items: Sequence[Any]) -> Future[list[Any]]:
+        """Give items to a process; a pool that has just broken takes nothing and is replaced."""
+        while True:
+            if self._pool is None:
+                self._pool = process_pool(self._workers, work.__module__)
+            try:
+                return self._pool.submit(_all_of, work, items)
+            except BrokenProcessPool:
+                self.begin_anew()
+
+    def wait(self, handles: Collection[Future[list[Any]]]) -> Sequence[Future[list[Any]]]:
+        """Wait for the first that end."""
+        return list(wait(handles, return_when=FIRST_COMPLETED).done)
+
+    def result(self, handle: Future[list[Any]]) -> list[Any]:
+        """Give what the work gave; which item broke a pool, nobody can tell."""
         try:
-            return pool.submit(_all_of, work, [item]).result()[0]
-        except BrokenProcessPool:
-            return died(item)
+            return handle.result()
+        except BrokenProcessPool as error:
+            raise DiedError from error
+
+    def begin_anew(self) -> None:
+        """Let the processes end."""
+        if self._pool is not None:
+            self._pool.shutdown(wait=True, cancel_futures=True)
+            self._pool = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
+        if kind is not None:  # Ctrl-C above all: what they do may take minutes
+            for process in multiprocessing.active_children():
+                if process not in self._others:
+                    process.terminate()
+        self.begin_anew()
 
 
 def _all_of(work: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:

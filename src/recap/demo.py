@@ -14,21 +14,20 @@ from recap.data.support import load_support
 from recap.data.tumours import pull_tumours, spread, write_tumour_slices
 from recap.encoders.weights import cache_dir, pull
 from recap.errors import RecapError
-from recap.io import Case, read_mask
+from recap.io import read_mask
 from recap.methods.registry import resolve_settings
 from recap.metrics import auroc
 from recap.progress import Progress
-from recap.report.overlay import case_overlay, outline_layer, save_png
+from recap.report.overlay import outline_layer, save_png
 from recap.report.page import write_score_page
 from recap.report.previews import Known, preview_files, write_previews
-from recap.scoring.batch import score_to_folders
+from recap.report.writers import Overlays
+from recap.results.folder import score_cases
+from recap.results.manifest import add_to_manifest
+from recap.results.table import Row
 from recap.scoring.bundle_folder import Bundle
-from recap.scoring.case_steps import Target
-from recap.scoring.cases import CasePrediction
 from recap.scoring.detector import Detector
 from recap.scoring.fit import fit_support
-from recap.scoring.rows import Row
-from recap.scoring.run_manifest import add_to_manifest
 from recap.types import CLASSES, BoolArray, FloatArray, Sample
 
 # Patient 2 has the fewer lesions and the more normal levels, so it is the one to learn from: the
@@ -158,12 +157,9 @@ def _score(
     progress: Progress,
 ) -> list[_Scored]:
     """Score as `recap score` does, the highest score first, and outline what is known."""
-
-    def draw(case: Case, prediction: CasePrediction, path: Path) -> None:
-        save_png(case_overlay(case, prediction, detector.map_scale), path)
-
     scored = []
-    for row in score_to_folders([Target(detector, results, draw)], cases, progress)[0]:
+    overlays = Overlays(detector, results)
+    for row in score_cases(detector, cases, results, [overlays], progress=progress):
         if row.status != "ok":
             raise RecapError(row.error)
         sample, map = samples[row.path], np.load(results / row.map, allow_pickle=False)

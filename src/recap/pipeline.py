@@ -34,14 +34,24 @@ def ahead(
         yield from map(read, items)
         return
     flying: deque[Future[Result]] = deque()
+    waiting, broken = iter(items), None
     with ThreadPoolExecutor(threads, "recap-read", start) as pool:
         try:
-            for item in items:
+            while True:
+                try:
+                    item = next(waiting)
+                except StopIteration:
+                    break
+                except Exception as error:  # what is on its way costs it nothing
+                    broken = error
+                    break
                 flying.append(pool.submit(read, item))
                 if len(flying) >= most:
                     yield flying.popleft().result()
             while flying:
                 yield flying.popleft().result()
+            if broken is not None:
+                raise broken
         finally:
             for future in flying:
                 future.cancel()

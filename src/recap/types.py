@@ -136,19 +136,21 @@ class Region:
 
 @dataclass(frozen=True, eq=False)
 class Prediction:
-    """What a detector says about one image.
+    """What a detector says about an image, or about a case of many.
 
-    `map` has the source image's own size and pixel frame. A branch that the detector
-    does not have (no memory in zero-shot, no prototypes after normal-only fitting) is None.
-    `drift` is how far each prototype moved for this image: (branch, layer, class).
+    `map` has the source's own pixels: (H, W) of a picture, (N, H, W) of frames and volumes. A
+    slide's covers it from its upper left corner; what was not looked at (background) is NaN. A
+    branch that the detector does not have (no memory in zero-shot, no prototypes after normal-only
+    fitting) is None. `drift` is how far each prototype moved for this image: (branch, layer,
+    class).
     """
 
     score: float
     map: FloatArray
-    score_prototype: float | None
-    score_memory: float | None
-    drift: FloatArray | None
-    source: str
+    score_prototype: float | None = None
+    score_memory: float | None = None
+    drift: FloatArray | None = None
+    source: str = ""
     decision: Decision | None = None
     """None without a threshold. Detectors that were fitted on two or more normal images have one,
     estimated by leaving each of them out in turn; `recap calibrate` sets a better one."""
@@ -156,21 +158,36 @@ class Prediction:
     """The image as a whole, as the encoder sees it: a unit vector. None from other methods."""
     domain: DomainCheck | None = None
     """None where the detector knows fewer than two images, and from other methods."""
+    images: tuple["Prediction", ...] = ()
+    """Each slice, frame or tile by itself, in their order; none of a picture."""
+    origin_px: tuple[int, int] = (0, 0)
+    """Row and column where a tile starts in its slide."""
+    source_px_per_px: float = 1.0
+    """Pixels of the source for one value of the map: more than one in slides."""
+
+    @property
+    def by_image(self) -> tuple["Prediction", ...]:
+        """The images of a case, be it a single one."""
+        return self.images or (self,)
+
+    @property
+    def highest(self) -> int:
+        """The number of the image with the highest score."""
+        return int(np.argmax([image.score for image in self.by_image]))
+
+    @property
+    def descriptors(self) -> FloatArray | None:
+        """The images as the encoder sees them (n, D); None from other methods."""
+        found = [d for image in self.by_image if (d := image.descriptor) is not None]
+        return np.stack(found) if found and len(found) == len(self.by_image) else None
 
     def __repr__(self) -> str:
-        short = in_short(self.score, self.decision, self.domain, self.map)
-        return f"Prediction({short}, {self.source!r})"
-
-
-def in_short(
-    score: float, decision: Decision | None, domain: DomainCheck | None, values: FloatArray
-) -> str:
-    """Put a prediction into one line of a notebook; maps are named by their shape."""
-    parts = [f"score={score:.4f}"]
-    if domain is not None and not domain.in_domain:
-        parts.append("out of domain")
-    elif decision is not None:
-        parts.append("abnormal" if decision.abnormal else "normal")
-    if decision is not None:
-        parts.append(f"p={decision.p_value:.3g}")
-    return ", ".join([*parts, f"map={values.shape}"])
+        parts = [f"score={self.score:.4f}"]
+        if self.domain is not None and not self.domain.in_domain:
+            parts.append("out of domain")
+        elif self.decision is not None:
+            parts.append("abnormal" if self.decision.abnormal else "normal")
+        if self.decision is not None:
+            parts.append(f"p={self.decision.p_value:.3g}")
+        parts += [f"map={self.map.shape}"] + [f"images={len(self.images)}"] * bool(self.images)
+        return f"Prediction({', '.join(parts)}, {self.source!r})"

@@ -2,7 +2,8 @@ import os
 
 import pytest
 
-from recap.bench.engines import DIED, run_here, run_in_processes
+from recap._process import Here, Processes
+from recap.bench.engines import DIED, run_jobs
 from stub_jobs import Desk, stub_jobs
 
 
@@ -12,14 +13,14 @@ def desk():
 
 
 def test_one_after_the_other(desk, tmp_path):
-    run_here(stub_jobs(tmp_path, "work", "fail", "work"), desk.start, desk.end)
+    run_jobs(stub_jobs(tmp_path, "work", "fail", "work"), Here(), desk.start, desk.end)
     assert desk.started == ["work-0", "fail-1", "work-2"]
     assert desk.ended == {"work-0": "", "fail-1": "chest.png: is damaged.", "work-2": ""}
 
 
 def test_a_dead_process_costs_only_its_own_cell(desk, tmp_path):
     todo = stub_jobs(tmp_path, "die", "work", "die once", "work", "work")
-    run_in_processes(todo, 2, desk.start, desk.end)
+    run_jobs(todo, Processes(2), desk.start, desk.end)
     assert desk.ended == {
         "die-0": DIED,
         "work-1": "",
@@ -49,7 +50,7 @@ def test_an_interrupt_ends_the_processes(desk, tmp_path):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        run_in_processes(todo, 2, desk.start, interrupted)
+        run_jobs(todo, Processes(2), desk.start, interrupted)
     assert desk.ended == {"work-1": ""}
     pids = [int(run.read_text()) for job in todo for run in job.runs()]
     assert pids

@@ -6,14 +6,13 @@ from importlib.util import find_spec
 
 import pytest
 
-from recap.bench import engines
+from recap import _cluster
+from recap._cluster import RayCluster, Share, machine_count, share_of_cluster
 from recap.bench.cells import plan_cells
-from recap.bench.engines import Share, machine_count, run_on_ray, share_of_cluster
 from recap.bench.run import run_cells
 from recap.data import write_phantoms
 from recap.errors import InputError, RecapError
 from recap.methods.registry import resolve_settings
-from stub_jobs import Desk, stub_jobs
 
 needs_ray = pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed: extra `ray`")
 
@@ -62,10 +61,10 @@ def test_a_cluster_with_an_address_is_filled_unless_jobs_says_otherwise(
 ):
     shares = []
     cluster = FakeRay({"CPU": 4.0}, {"CPU": 4.0})
-    monkeypatch.setattr(engines, "connect", lambda *_: cluster)
-    monkeypatch.setattr(engines, "_run_all", lambda _, todo, share, *__: shares.append(share) or [])
+    monkeypatch.setattr(_cluster, "connect", lambda *_: cluster)
+    monkeypatch.setattr("recap.bench.run.run_jobs", lambda todo, engine, *_: shares.append(engine))
     run_cells(*grid, tmp_path / "runs", engine="ray", **options)
-    assert [share.slots for share in shares if share] == [slots]
+    assert [engine.slots for engine in shares] == [slots]
 
 
 def test_gpus_count_before_machines():
@@ -73,15 +72,15 @@ def test_gpus_count_before_machines():
     assert machine_count(FakeRay({"CPU": 8.0}, {"CPU": 8.0})) == 2
 
 
-def test_without_ray_the_extra_is_named(tmp_path, monkeypatch):
+def test_without_ray_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
-    desk = Desk()
     with pytest.raises(RecapError, match=r"recap-ad\[ray\]"):
-        run_on_ray(stub_jobs(tmp_path, "work"), 1, desk.start, desk.end)
+        RayCluster(None, 1, 1)
 
 
 def test_ray_is_not_imported_unless_asked_for():
-    code = "import sys, recap.bench.engines, recap.cli.main; print('ray' in sys.modules)"
+    modules = "recap._cluster, recap.bench.run, recap.cli.main"
+    code = f"import sys, {modules}; print('ray' in sys.modules)"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert run.stdout == "False\n"
 
@@ -99,7 +98,6 @@ def grid(tiny_folder, tmp_path):
 
 @needs_ray
 @pytest.mark.parametrize("address", ["127.0.0.1:9", "127.0.0.1", "ray://127.0.0.1:9", "head:99999"])
-def test_an_address_without_a_cluster_is_told_at_once(tmp_path, address):
-    desk = Desk()
+def test_an_address_without_a_cluster_is_told_at_once(address):
     with pytest.raises(InputError, match=f"--ray-address {address}: no Ray cluster answers"):
-        run_on_ray(stub_jobs(tmp_path, "work"), 1, desk.start, desk.end, address)
+        RayCluster(address, 1, 1)

@@ -68,7 +68,7 @@ def test_intervals_of_few_patients_are_said_to_be_too_narrow():
     told = "are those of independent images; the 60 normal ones show 7 patients only"
     for patients, said in ((7, True), (60, False), (None, False)):
         found = calibrate_scores(normal, normal, abnormal, patients=patients)
-        assert (told in " ".join(_summary(found))) is said
+        assert (told in " ".join(_summary(found, None))) is said
     assert told not in " ".join(_summary(calibrate_scores(normal, normal, patients=7)))
 
 
@@ -101,7 +101,7 @@ def test_files_are_then_read_as_for_the_calibration(command, own_bundle, folders
     assert command(*score, folders / "other", "--window", "file").code == 0
     for name, decided in (("out", True), ("other", False)):
         rows = read_table(folders / name / "scores.csv")
-        assert [bool(row["decision"]) for row in rows] == [decided] * 6
+        assert [bool(row["p_value"]) for row in rows] == [decided] * 6
     assert "window file, not lung" in rows[0]["rule"]
 
 
@@ -168,7 +168,7 @@ def test_mistakes_are_told_before_the_first_image_is_scored(
 ):
     shutil.copytree(own_bundle, folders / "other.recap")
     monkeypatch.chdir(folders)
-    monkeypatch.setattr("recap.scoring.calibrate.score_case", lambda *a, **k: pytest.fail("scored"))
+    monkeypatch.setattr("recap.scoring.calibrate.predict", lambda *a, **k: pytest.fail("scored"))
     result = command("calibrate", own_bundle, "--normal", "normal", *options)
     assert result.code == 2
     assert message in result.err

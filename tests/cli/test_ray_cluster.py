@@ -1,12 +1,14 @@
 """Grids and folders on a real Ray cluster of two workers; it takes its time, so all share one."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
 
+from recap._cluster import RayCluster
 from recap.bench.cells import plan_cells
-from recap.bench.engines import DIED, run_on_ray
+from recap.bench.engines import DIED, run_jobs
 from recap.bench.kept import read_results
 from recap.bench.run import run_cells
 from recap.methods.registry import resolve_settings
@@ -24,7 +26,8 @@ def cluster(tiny_folder):
 
     head = {"num_cpus": 2, "include_dashboard": False, "object_store_memory": 100 * 1024**2}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", str(Path(stub_jobs.__code__.co_filename).parent))
+        stubs = str(Path(stub_jobs.__code__.co_filename).parent)
+        patch.setenv("PYTHONPATH", stubs, prepend=os.pathsep)
         try:
             cluster = Cluster(initialize_head=True, head_node_args=head)
         except Exception as error:
@@ -89,7 +92,7 @@ def test_a_dead_worker_costs_its_own_cell_and_a_cluster_is_left_as_it_was(tmp_pa
 
     desk = Desk()
     todo = stub_jobs(tmp_path, "die", "work", "die once", "fail")
-    run_on_ray(todo, 2, desk.start, desk.end, cluster.address)
+    run_jobs(todo, RayCluster(cluster.address, 2, 2), desk.start, desk.end)
     problem = "chest.png: is damaged."
     assert desk.ended == {"die-0": DIED, "work-1": "", "die once-2": "", "fail-3": problem}
     assert [len(job.runs()) for job in todo] == [2, 1, 2, 1]
@@ -100,6 +103,6 @@ def test_a_dead_worker_costs_its_own_cell_and_a_cluster_is_left_as_it_was(tmp_pa
 
     jobs = stub_jobs(tmp_path, "work", "sleep")
     with pytest.raises(KeyboardInterrupt):
-        run_on_ray(jobs, 2, desk.start, interrupted, cluster.address)
+        run_jobs(jobs, RayCluster(cluster.address, 2, 2), desk.start, interrupted)
     assert not ray.is_initialized()
     assert cluster.head_node.remaining_processes_alive()

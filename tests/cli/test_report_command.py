@@ -12,9 +12,9 @@ from recap.cli.report import report_command
 from recap.data.cases import Found
 from recap.errors import InputError
 from recap.report.page import write_score_page
+from recap.results.table import Row
 from recap.scoring.bundle import read_card
 from recap.scoring.explain import explain
-from recap.scoring.rows import Row
 from scored_folders import Page, read_table, scores_by_case
 
 
@@ -295,16 +295,16 @@ def test_dicom_results_are_of_the_files_that_are_there_now(tmp_path):
     patient; a kill may have cut short those of a case that had none."""
     pytest.importorskip("highdicom")
     from dicom_files import save_dicom
-    from recap.report.score_dicom import DicomResults
+    from recap.report.writers import DicomResults
 
     file = save_dicom(tmp_path / "one.dcm", np.zeros((8, 8), np.uint16))
     results = DicomResults(None, [Found("one.dcm", (file,))], tmp_path)
     named = Row("one.dcm", str(file), "", "ok", dicom="dicom/one.dcm")
-    assert results.missing(named)
+    assert not results.is_complete(named)
     (tmp_path / "dicom/one.dcm").mkdir(parents=True)
     (tmp_path / "dicom/one.dcm/report.dcm").touch()
-    assert not results.missing(named)
-    assert results.missing(replace(named, dicom=""))
+    assert results.is_complete(named)
+    assert not results.is_complete(replace(named, dicom=""))
 
 
 def test_a_case_that_breaks_dicom_results_costs_no_other(command, bundle, tmp_path, monkeypatch):

@@ -7,9 +7,8 @@ import sys
 import numpy as np
 import pytest
 
-from recap.report.old_dicom import clear_unnamed
-from recap.scoring.rows import Row
-from recap.scoring.shards import Shard
+from recap.report.writers import OldDicom
+from recap.results.table import Row, Shard
 from scored_folders import scores_by_case
 
 
@@ -63,11 +62,11 @@ def test_results_in_folders_within_folders_are_told_apart(tmp_path):
         (tmp_path / "dicom" / name).mkdir(parents=True, exist_ok=True)
         (tmp_path / "dicom" / name / "report.dcm").touch()
     named = ("a/b", "map_01.dcm")
-    clear_unnamed(tmp_path, [Row(name, "", "", "ok", dicom=f"dicom/{name}") for name in named])
+    OldDicom(tmp_path).sweep([Row(name, "", "", "ok", dicom=f"dicom/{name}") for name in named])
     assert {file.parent.name for file in tmp_path.rglob("report.dcm")} == {"b", "map_01.dcm"}
     assert sorted(each.name for each in (tmp_path / "dicom").iterdir()) == ["a", "map_01.dcm"]
     shutil.rmtree(tmp_path / "dicom")
-    clear_unnamed(tmp_path, [])
+    OldDicom(tmp_path).sweep([])
 
 
 @pytest.fixture

@@ -8,8 +8,8 @@ from PIL import Image as PillowImage
 
 import recap
 from recap.cli.score import _decisions, _dicom_results
-from recap.cli.score_job import Outcome
-from recap.scoring.rows import Row
+from recap.results.table import Row
+from recap.score_request import FolderResult
 from scored_folders import read_table
 
 
@@ -163,7 +163,7 @@ def test_dicom_results_of_pictures(command, bundle, domains, tmp_path):
 )
 def test_what_is_said_of_dicom_results(lacks, said, tmp_path):
     both = [Row("a", "a", "", "ok", **lacks), Row("b", "b", "", "error", error="not an image")]
-    outcome = Outcome(both, tmp_path, tmp_path / "scores.csv")
+    outcome = FolderResult(both, tmp_path, tmp_path / "scores.csv")
     assert said in _dicom_results(sum(bool(row.dicom) for row in both), outcome)
 
 

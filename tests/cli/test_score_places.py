@@ -6,12 +6,10 @@ import shutil
 import pytest
 from PIL import Image as PillowImage
 
-from recap.cli import score_run
 from recap.data.cases import Found
 from recap.errors import InputError
-from recap.scoring.case_steps import digest_of
-from recap.scoring.other_files import refuse_to_lose
-from recap.scoring.rows import Row, write_rows
+from recap.results.folder import check_results_not_lost, digest_of
+from recap.results.table import Row, write_rows
 
 
 @pytest.fixture
@@ -60,10 +58,9 @@ def test_results_of_several_detectors_below_the_images(command, bundle, images, 
 
 
 def test_results_of_another_detector_are_refused_before_any_is_scored(
-    command, bundle, images, tmp_path, monkeypatch
+    command, bundle, images, tmp_path
 ):
-    """Detectors that see images otherwise are scored with one after the other."""
-    monkeypatch.setattr(score_run, "seeing_alike", lambda jobs: [[job] for job in jobs])
+    """Detectors are scored with one after the other."""
     twin, out = shutil.copytree(bundle, tmp_path / "twin.recap"), tmp_path / "out"
     assert command("score", twin, images, "--out", out / "twin").code == 0
     manifest = json.loads((out / "twin" / "manifest.json").read_text())
@@ -111,15 +108,15 @@ def test_results_of_other_files_are_not_lost(tmp_path):
         return [Found(name, (file,)) for name, file in files.items()]
 
     out, monday = tmp_path / "out", found("monday", "1.png", "2.png")
-    refuse_to_lose(out, monday, [tmp_path / "monday"])  # nothing is there yet
+    check_results_not_lost(out, monday, [tmp_path / "monday"])  # nothing is there yet
     done = [Row(c.name, c.path, digest_of(c.files), "ok") for c in monday]
     write_rows(out / "scores.csv", done)
     for names in (["1.png", "2.png"], ["3.png"]):
         tuesday = found("tuesday", *names)
         with pytest.raises(InputError, match=r"holds results of other files, such as .*monday/1"):
-            refuse_to_lose(out, tuesday, [tmp_path / "tuesday"])
+            check_results_not_lost(out, tuesday, [tmp_path / "tuesday"])
     # More files and fewer of the same folder go on, and so does the folder elsewhere.
-    refuse_to_lose(out, found("monday", "1.png", "3.png"), [tmp_path / "monday"])
+    check_results_not_lost(out, found("monday", "1.png", "3.png"), [tmp_path / "monday"])
     (tmp_path / "monday").rename(tmp_path / "moved")
     moved = [Found(name, (tmp_path / "moved" / name,)) for name in ("1.png", "2.png")]
-    refuse_to_lose(out, moved, [tmp_path / "moved"])
+    check_results_not_lost(out, moved, [tmp_path / "moved"])

@@ -18,8 +18,8 @@ from recap.data.folder import list_images
 from recap.errors import InputError, RecapError
 from recap.io import formats
 from recap.io.raster import read_raster
+from recap.results.table import MANIFEST, TABLE
 from recap.scoring.bundle import CARD, read_card
-from recap.scoring.shards import MANIFEST, TABLE
 from volume_files import write_nifti
 
 READING = ReadingSettings()

@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("pynetdicom")
 pytest.importorskip("highdicom")
 
-from pacs_images import DETECTOR, RESULTS, mark, marked, study
+from pacs_images import DETECTOR, RESULTS, mark, predict_marks, study
 from pacs_peer import send, wait_until_empty
 from recap.errors import InputError, SettingsError
 from recap.service.pacs.listen import Listener, ListenSettings
@@ -267,9 +267,8 @@ def test_images_that_cannot_be_scored_are_kept_while_the_others_are_answered(
     running, archive, tmp_path, monkeypatch
 ):
     """Two series, of which one holds a slice without its pixels."""
-    from recap.scoring import cases
 
-    monkeypatch.setattr(cases, "score_case", lambda detector, case: marked(case))
+    monkeypatch.setattr("recap.scoring.predict.predict", predict_marks)
     spool, broken = tmp_path / "spool", study(21)
     for image in broken:
         image.SeriesInstanceUID += ".2"

@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("pynetdicom")
 pytest.importorskip("highdicom")
 
-from pacs_images import DETECTOR, RESULTS, marked, study
+from pacs_images import DETECTOR, RESULTS, predict_marks, study
 from pacs_peer import send, wait_until_empty
 from recap.errors import InputError
 from recap.service.pacs.listen import Listener, ListenSettings
@@ -90,7 +90,6 @@ def test_a_disk_that_fills_up_while_results_are_written_is_waited_for(
 ):
     """More often than a study is tried that brings the process down."""
     from recap.report.dicom import results as dicom_results
-    from recap.scoring import cases
     from recap.service.pacs.listen import _MAX_ATTEMPTS
 
     full, write = [True] * (_MAX_ATTEMPTS + 2), dicom_results.replacing
@@ -103,7 +102,7 @@ def test_a_disk_that_fills_up_while_results_are_written_is_waited_for(
                 full.pop()
                 raise OSError(code, "No space left on device")
 
-    monkeypatch.setattr(cases, "score_case", lambda detector, case: marked(case))
+    monkeypatch.setattr("recap.scoring.predict.predict", predict_marks)
     monkeypatch.setattr(dicom_results, "replacing", replacing)
     monkeypatch.setattr("recap.service.pacs.listen._LONGEST_WAIT_S", 0.05)
     listener = running(score=study_scorer(DETECTOR))

@@ -45,14 +45,16 @@ def test_a_study_that_cannot_be_read_says_why(tmp_path):
 def test_a_case_that_breaks_scoring_is_told_and_the_others_are_scored(
     tmp_path, monkeypatch, caplog
 ):
-    from recap.scoring import cases
+    from recap.scoring.predict import Scored
 
-    def breaks_once(detector, case):
-        if "a.dcm" in case.source:
-            raise ValueError("Secret^Person")
-        return marked(case)
+    def breaks_once(detector, sources):
+        for source in sources:
+            if source.name == "a.dcm":
+                raise ValueError("Secret^Person")
+            case = source.open(DETECTOR.card.reading)
+            yield Scored(source, case, marked(case))
 
-    monkeypatch.setattr(cases, "score_case", breaks_once)
+    monkeypatch.setattr("recap.scoring.predict.predict", breaks_once)
     for name, number in (("a", 1), ("b", 2)):
         (image,) = study(number, slices=1)
         write(tmp_path / "images" / f"{name}.dcm", image)

@@ -10,9 +10,7 @@ from recap.config import ReadingSettings
 from recap.io.case import Case, LazyImages
 from recap.io.slide import open_slide
 from recap.report.overlay import as_picture, case_overlay, overlay
-from recap.scoring.cases import CasePrediction
-from recap.scoring.parts import ImageScore
-from recap.types import Image
+from recap.types import Image, Prediction
 from slide_files import PINK, blank, write_slide
 
 SCALE = (0.2, 1.0)
@@ -24,8 +22,8 @@ def picture(number):
 
 
 def predict(map, scores=(0.5,), step=1.0):
-    images = tuple(ImageScore(score, None, score) for score in scores)
-    return CasePrediction(images[0], images, ((0, 0),) * len(images), map, step)
+    images = tuple(Prediction(score, map[:0]) for score in scores)
+    return Prediction(scores[0], map, images=images, source_px_per_px=step)
 
 
 def test_a_picture_is_drawn_with_its_own_map():

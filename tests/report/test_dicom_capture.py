@@ -16,8 +16,7 @@ from recap.io.case import Case
 from recap.io.dicom.series import group_series, open_series
 from recap.report.dicom.identity import patient_and_study
 from recap.report.dicom.results import write_dicom_results
-from recap.scoring.cases import CasePrediction
-from recap.scoring.parts import ImageScore
+from recap.types import Prediction
 
 IDENTITY = {
     "IssuerOfPatientID": "General Hospital",
@@ -35,9 +34,9 @@ LOSSY = {
 
 def results(case: Case, out: Path) -> dict[str, pydicom.Dataset]:
     maps = np.ones((len(case.images), *case.images[0].size_hw), np.float32)
-    scores = tuple(ImageScore(1.0, None, None) for _ in maps)
+    images = tuple(Prediction(1.0, map) for map in maps)
     whole = maps[0] if case.kind == "image" else maps
-    prediction = CasePrediction(scores[0], scores, ((0, 0),) * len(maps), whole)
+    prediction = Prediction(1.0, whole, images=images)
     paths = write_dicom_results(case, prediction, out)
     return {path.stem.partition("-")[0]: pydicom.dcmread(path) for path in paths}
 

@@ -15,9 +15,8 @@ from recap.io import open_file
 from recap.io.case import Case
 from recap.io.dicom.series import group_series, open_series
 from recap.report.dicom.results import write_dicom_results
-from recap.scoring.cases import CasePrediction
-from recap.scoring.parts import ImageScore
 from recap.scoring.regions import case_regions
+from recap.types import Prediction
 
 SLICES, SIDE = 4, 24
 # Names that end in the number of another frame, that look like stand-ins, and that are long.
@@ -41,9 +40,9 @@ def saved_series(folder: Path, root: str) -> Case:
 
 
 def written_segments(case: Case, maps: np.ndarray, out: Path) -> pydicom.Dataset:
-    scores = tuple(ImageScore(float(map.max()), None, None) for map in maps)
+    images = tuple(Prediction(float(map.max()), map) for map in maps)
     whole = maps[0] if case.kind == "image" else maps
-    prediction = CasePrediction(scores[0], scores, ((0, 0),) * len(maps), whole)
+    prediction = Prediction(images[0].score, whole, images=images)
     regions = case_regions(case, whole, 0.5)
     write_dicom_results(case, prediction, out, regions=regions, level=0.5)
     (path,) = out.glob("segments*.dcm")

@@ -21,9 +21,8 @@ from recap.io.dicom.series import group_series, open_series
 from recap.report.dicom.identity import repeatable_uids
 from recap.report.dicom.report import MAX_FINDINGS, find_findings
 from recap.report.dicom.results import write_dicom_results
-from recap.scoring.cases import CasePrediction
-from recap.scoring.parts import ImageScore
 from recap.scoring.regions import case_regions, find_regions
+from recap.types import Prediction
 
 # What dicom3tools of 2022 does not know yet, and what a source leaves open.
 ACCEPTED = (
@@ -34,10 +33,10 @@ ACCEPTED = (
 )
 
 
-def predicted(case: Case, maps: np.ndarray) -> CasePrediction:
-    scores = tuple(ImageScore(float(map.max()), None, None) for map in maps)
+def predicted(case: Case, maps: np.ndarray) -> Prediction:
+    images = tuple(Prediction(float(map.max()), map) for map in maps)
     whole = maps[0] if case.kind == "image" else maps
-    return CasePrediction(scores[0], scores, ((0, 0),) * len(maps), whole)
+    return images[0] if case.kind == "image" else Prediction(images[0].score, whole, images=images)
 
 
 def complaints(path: Path) -> list[str]:

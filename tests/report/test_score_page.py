@@ -15,7 +15,7 @@ from recap.report.overlay import MAX_OPACITY, map_layer
 from recap.report.page import write_score_page
 from recap.report.page_table import aligned, bin_edges, histogram, ticks
 from recap.report.previews import ScoredFolder
-from recap.scoring.rows import read_rows
+from recap.results.table import read_rows
 from recap.types import Image
 from scored_folders import (
     MANIFEST,

@@ -11,6 +11,7 @@ import pytest
 
 import recap
 from recap.errors import BundleError, InputError, RecapError
+from recap.io import Case
 from recap.runtime import export
 from recap.runtime.choose import choose_runtime
 from recap.runtime.export import export_bundle
@@ -18,7 +19,7 @@ from recap.runtime.record import RECORD, check_pixels, exports, file_digests, la
 from recap.scoring.arrays import Arrays, named_arrays
 from recap.scoring.bundle_folder import Bundle
 from recap.scoring.detector import as_image
-from recap.scoring.prepared import fitting_batch, one_core_each, prepare, score_prepared
+from recap.scoring.predict import Opened, fitting_batch, one_core_each, predict
 
 GRAPHS = ["onnx", "openvino"]
 GRAPH_FILES = {"onnx": "model.onnx", "openvino": "model.xml"}
@@ -63,9 +64,10 @@ def test_images_side_by_side_change_no_bit(name, exported, pictures):
     assert (facts["threads"], facts["images_at_a_time"], fitting_batch(several)) == (3, 3, 3)
     images = [as_image(picture, one.card.settings.reading) for picture in pictures] * 5
     with one_core_each(several):
-        answers = list(score_prepared(several, [prepare(several, i) for i in images], 3))
-    for image, answer in zip(images, answers, strict=True):
-        prediction, expected = answer.prediction(several), one.score(image)
+        cases = [Opened(Case("image", image.source, [image])) for image in images]
+        scored = list(predict(several, cases, batch=3))
+    for image, (_, _, prediction) in zip(images, scored, strict=True):
+        expected = one.score(image)
         assert prediction.score == expected.score
         assert np.array_equal(prediction.map, expected.map)
 

@@ -3,6 +3,7 @@
 import ast
 import json
 import os
+import shutil
 import signal
 from pathlib import Path
 
@@ -110,6 +111,23 @@ def test_the_way_to_a_bundle_may_have_links(bundle, few_shot, tmp_path, pictures
     (tmp_path / "current").symlink_to(bundle)
     expected = few_shot.score(pictures[0]).score
     assert recap.load(tmp_path / "current").score(pictures[0]).score == expected
+
+
+@pytest.mark.parametrize("place", ["within", "beside"])
+def test_an_encoder_that_came_with_a_bundle_is_no_trap(
+    place, bundle, tiny_folder, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    encoder = Path("brain.recap/encoder" if place == "within" else "beside/encoder")
+    shutil.copytree(tiny_folder, encoder)
+    settings = json.loads((bundle / CARD).read_text())["settings"]
+    settings["encoder"]["name"] = str(encoder)
+    change_card(bundle, settings=settings)
+    if place == "beside":
+        recap.load("brain.recap")
+    pipe(encoder / "config.json")
+    with pytest.raises(BundleError, match="encoder"):
+        recap.load("brain.recap")
 
 
 def change_card(bundle, **values):

@@ -8,7 +8,6 @@ from PIL import Image as PillowImage
 import recap
 from recap.errors import BundleError, InputError, SettingsError
 from recap.scoring.calibrate import calibrate
-from recap.scoring.cases import score_case
 from recap.scoring.detector import Detector
 
 
@@ -223,11 +222,13 @@ def test_several_kinds_are_refused_by_name_before_all_is_scored(plain, tmp_path,
         PillowImage.fromarray(picture(ord(name))).save(tmp_path / f"{name}.png")
     scored = []
 
-    def counted(detector, case, **how):
-        scored.append(case.source)
-        return score_case(detector, case, **how)
+    original = Detector.raw_output
 
-    monkeypatch.setattr("recap.scoring.calibrate.score_case", counted)
+    def counted(detector, images):
+        scored.extend(image.source for image in images)
+        return original(detector, images)
+
+    monkeypatch.setattr(Detector, "raw_output", counted)
     with pytest.raises(InputError, match=r"a\.png \(image\) and \S*b\.nii\.gz \(volume\)"):
         calibrate(plain, tmp_path, fpr=0.3)
     assert scored == [str(tmp_path / "a.png")]

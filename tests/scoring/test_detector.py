@@ -80,7 +80,7 @@ def test_batches_come_as_they_are_ready(few_shot, pictures):
 
     predictions = few_shot.score_batch(stream(), batch_size=2)
     next(predictions)
-    assert len(taken) == 2
+    assert len(taken) <= 2
     assert len(list(predictions)) == 4
     assert list(few_shot.score_batch([])) == []
 

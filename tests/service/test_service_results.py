@@ -14,12 +14,11 @@ import pytest
 from PIL import Image as Pillow
 
 import recap
-from folder_runs import score_to_folder
+from folder_runs import score_case, score_to_folder
 from recap.config import ReadingSettings
 from recap.data.cases import find_cases
 from recap.errors import InputError
 from recap.io import open_file
-from recap.scoring.cases import score_case
 from recap.scoring.detector import Detector
 from recap.service.download import _then_remove
 from recap.service.work import score_job

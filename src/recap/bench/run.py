@@ -6,8 +6,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
+from recap._cluster import RayCluster
+from recap._process import Engine, Here, Processes
 from recap.bench.cells import Cell, with_sources
-from recap.bench.engines import Job, run_here, run_in_processes
+from recap.bench.engines import Job, run_jobs
 from recap.bench.kept import is_done, place_of, read_result
 from recap.bench.supports import Supports, refuse_other_images, refuse_other_supports
 from recap.data import Domain, Support
@@ -107,14 +109,14 @@ def _engine(
         raise SettingsError(f"--ray-address {address}: needs --engine ray.")
 
     def run(todo: list[Job], desk: _Desk) -> None:
+        engine: Engine = Here() if jobs is None or jobs <= 1 else Processes(jobs)
         if name == "ray":
-            from recap.bench.engines import run_on_ray
-
-            run_on_ray(todo, jobs, desk.start, desk.end, address)
-        elif jobs is None or jobs <= 1:
-            run_here(todo, desk.start, desk.end)
-        else:
-            run_in_processes(todo, jobs, desk.start, desk.end)
+            if not todo:
+                return
+            workers = jobs or (None if address else 1)
+            cluster = RayCluster(address, workers, (jobs or 1) * todo[0].threads)
+            todo, engine = [replace(job, threads=cluster.threads) for job in todo], cluster
+        run_jobs(todo, engine, desk.start, desk.end)
 
     return run
 

@@ -19,14 +19,13 @@ from recap.data.supports import Exclusions, held_out_pool, known_patient
 from recap.encoders.memo import Memo
 from recap.encoders.vit import Encoder
 from recap.errors import InputError, OtherFitError
-from recap.methods.base import Output
 from recap.methods.images import leave_one_out
 from recap.methods.registry import find_method
 from recap.progress import Progress
 from recap.scoring.detector import Detector, load_detector
 from recap.scoring.evaluate import Measured, measure, need_both_classes, shared_with_support
 from recap.scoring.fit import fit_sources, fit_support
-from recap.types import CLASSES, Sample
+from recap.types import CLASSES, FloatArray, Prediction, Sample
 
 
 def run_cell(
@@ -132,11 +131,11 @@ def result_of(detector: Detector, samples: Sequence[Sample], measured: Measured)
     """All metrics of a test split, each image's scores, and how far the prototypes moved."""
     metrics = {f"image_{name}": value for name, value in measured.image.items()}
     metrics |= {f"pixel_{name}": value for name, value in (measured.pixel or {}).items()}
-    pairs = list(zip(samples, measured.outputs, strict=True))
+    pairs = list(zip(samples, measured.predictions, strict=True))
     drift: dict[str, Any] = {}
     for label in (False, True):
-        moved = [o.drift[0] for s, o in pairs if s.abnormal == label and o.drift is not None]
-        drift[CLASSES[label]] = torch.stack(moved).mean(dim=0).tolist() if moved else None
+        moved = [p.drift for s, p in pairs if s.abnormal == label and p.drift is not None]
+        drift[CLASSES[label]] = _mean(moved) if moved else None
     drift["bound"] = _drift_bound(detector)
     return {
         "metrics": metrics,
@@ -145,9 +144,13 @@ def result_of(detector: Detector, samples: Sequence[Sample], measured: Measured)
         "without_mask": measured.without_mask,
         "empty_masks": [mask.name for mask in measured.empty_masks],
         "support_images_in_test": shared_with_support(detector, samples),
-        "images": [_row(sample, output) for sample, output in pairs],
+        "images": [_row(sample, said) for sample, said in pairs],
         "drift": drift,
     }
+
+
+def _mean(drifts: Sequence[FloatArray]) -> Any:
+    return torch.stack([torch.from_numpy(drift) for drift in drifts]).mean(dim=0).tolist()
 
 
 def _drift_bound(detector: Detector) -> Any:
@@ -155,19 +158,15 @@ def _drift_bound(detector: Detector) -> Any:
     return None if bound is None else bound.tolist()
 
 
-def _row(sample: Sample, output: Output) -> dict[str, Any]:
-    drift = None if output.drift is None else output.drift[0].mean(dim=1)  # over layers
+def _row(sample: Sample, said: Prediction) -> dict[str, Any]:
+    drift = None if said.drift is None else torch.from_numpy(said.drift).mean(dim=1)  # over layers
     return {
         "file": sample.path.name,
         "abnormal": sample.abnormal,
         "patient": known_patient(sample),
-        "score": float(output.score[0]),
-        "score_prototype": _of_source(output, "prototype"),
-        "score_memory": _of_source(output, "memory"),
+        "score": said.score,
+        "score_prototype": said.score_prototype,
+        "score_memory": said.score_memory,
         # [[seg normal, seg abnormal], [det normal, det abnormal]]: branch, then prototype
         "drift": None if drift is None else [[round(v, 6) for v in row] for row in drift.tolist()],
     }
-
-
-def _of_source(output: Output, name: str) -> float | None:
-    return float(output.scores[name][0]) if name in output.scores else None

@@ -7,15 +7,7 @@ import typer
 
 from recap._files import check_place
 from recap.cli.bars import bars
-from recap.cli.options import (
-    Axis,
-    Device,
-    RandomWeights,
-    Runtime,
-    Window,
-    check_window,
-    reading_from,
-)
+from recap.cli.options import Axis, Device, RandomWeights, Runtime, Window
 from recap.cli.words import printable
 from recap.errors import RecapError
 
@@ -75,8 +67,7 @@ def calibrate_command(
     volumes, pictures as pictures. A detector calibrated with --window or --axis reads files so
     from then on.
     """
-    from recap.runtime.choose import load
-    from recap.scoring.calibrate import calibrate
+    from recap.api import calibrate
     from recap.scoring.calibration import DEFAULT_SENSITIVITY, check_request
 
     if sensitivity is not None and not abnormal:
@@ -87,17 +78,19 @@ def calibrate_command(
     aim = DEFAULT_SENSITIVITY if sensitivity is None else sensitivity
     check_request(aim, decide_by, bool(abnormal))
     _check_out(bundle, out or bundle, overwrite)
-    check_window(window)
-    detector = load(bundle, device, random_weights, runtime=runtime)
     with bars() as report:
         found = calibrate(
-            detector,
+            bundle,
             normal,
             abnormal or None,
+            window=window,
+            axis=axis,
+            runtime=runtime,
+            device=device,
+            random_weights=random_weights,
             fpr=fpr,
             sensitivity=aim,
             decide_by=decide_by,
-            reading=reading_from(detector.card.reading, window, axis),
             progress=report,
         )
     found.detector.save(out or bundle, keep=bundle)

@@ -40,18 +40,20 @@ def evaluate_command(
 
     Image metrics and, with masks, pixel metrics.
     """
-    from recap.data import read_domain
-    from recap.data.supports import read_exclusions
-    from recap.runtime.choose import load_many
-    from recap.scoring.evaluate import evaluate
+    from recap.api import evaluate
 
     if json_file is not None:
         check_file(json_file)
-    domain = read_domain(dataset)
-    excluded = None if exclude is None else read_exclusions(exclude)
-    (detector,) = load_many([bundle], device, random_weights, runtime)
     with bars() as report:
-        result = evaluate(detector, domain, report, exclude=excluded)
+        result = evaluate(
+            bundle,
+            dataset,
+            exclude=exclude,
+            runtime=runtime,
+            device=device,
+            random_weights=random_weights,
+            progress=report,
+        )
     for line in _numbers(result):
         typer.echo(line)
     for line in _warnings(result):

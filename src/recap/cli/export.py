@@ -33,15 +33,15 @@ def export_command(
     It is compared with torch on built-in images and kept only if it agrees to 1e-4; of an int8
     graph the change is measured and written into its record.
     """
-    from recap.runtime.export import export_bundle
-    from recap.scoring.detector import load_detector
+    from recap.api import export
 
     if int8 != (calibration is not None):
         raise RecapError("--int8 and --calibration DIR belong together: give both or neither.")
 
-    detector = load_detector(bundle, "cpu", random_weights)
     with bars() as report:
-        record = export_bundle(detector, bundle, to, calibration, report)
+        record = export(
+            bundle, to, int8=calibration, random_weights=random_weights, progress=report
+        )
     _summarise(bundle, record)
 
 

@@ -66,7 +66,7 @@ def installation() -> dict[str, Any]:
     import torch
 
     from recap.encoders.weights import cache_dir, known_names, status
-    from recap.scoring.versions import library_versions
+    from recap.scoring.bundle import library_versions
 
     return {
         "versions": {**library_versions(), "python": platform.python_version()},

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from recap.config import ReadingSettings
     from recap.methods.recap.settings import RecapSettings
 
 _OWN_PRESETS = (
@@ -72,16 +71,6 @@ def method_settings(
 
     given = _without_none({"preset": preset, **values})
     return resolve_settings(config=config, overrides=overrides or [], method=method, **given)
-
-
-def reading_from(
-    known: "ReadingSettings", window: str | None, axis: str | None
-) -> "ReadingSettings":
-    """How files are read: as is known, but for what was asked for."""
-    from recap.config import ReadingSettings, validated
-
-    asked = _without_none({"window": window, "axis": axis})
-    return validated(ReadingSettings, {**known.model_dump(), **asked}, "reading.")
 
 
 def check_window(window: str | None) -> None:

@@ -24,7 +24,7 @@ def report_command(
 
     if parquet:
         from recap.report.score_table import PARQUET, write_parquet
-        from recap.scoring.rows import read_rows
+        from recap.results.table import read_rows
 
         write_parquet(read_rows(out / "scores.csv"), out / PARQUET)
     typer.echo(write_score_page(out))

@@ -2,22 +2,21 @@
 
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from recap._files import scratch_folder
 from recap.cli.bars import bars
 from recap.cli.options import Axis, Device, RandomWeights, Runtime, Window
 from recap.cli.words import printable
-from recap.errors import SettingsError, counted
+from recap.errors import InputError, SettingsError, counted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from recap.cli.score_job import Outcome
     from recap.data.cases import Skipped
-    from recap.scoring.rows import Row
+    from recap.results.table import Row
+    from recap.score_request import FolderResult
 
 SHOWN = 5
 """Lines of one kind on the terminal; all are in files."""
@@ -96,29 +95,53 @@ def score_command(
     its own in --out. Files that cannot be read become rows with status=error, and the exit code is
     1. Running the same command again scores only what is missing.
     """
-    from recap.cli.score_job import Wanted
-    from recap.cli.score_run import Order, Scoring, split_paths
-    from recap.scoring.shards import parse_shard
+    from recap.api import score_folder
+    from recap.results.table import parse_shard
+    from recap.score_request import ScoreRequest, result_folders
 
-    bundles, inputs = split_paths(paths, out)
+    bundles, inputs = _split(paths)
     part = parse_shard(shard)
-    wanted = Wanted(report, parquet, dicom, ignore, window, axis, workers, batch)
-    wanted.check(part)
+    wanted: dict[str, Any] = {
+        "report": report,
+        "parquet": parquet,
+        "dicom": dicom,
+        "ignore": ignore,
+        "window": window,
+        "axis": axis,
+        "runtime": runtime,
+        "device": device,
+        "random_weights": random_weights,
+        "workers": workers,
+        "batch": batch,
+    }
     _check_engine(engine, shard, {"--jobs": jobs, "--ray-address": ray_address})
-    order = Order(bundles, tuple(inputs), wanted, device, random_weights, runtime)
-    with scratch_folder() as scratch, bars() as progress:
-        scoring = Scoring(order, scratch)
+    with bars() as progress:
         if engine == "ray":
             from recap.cli.score_ray import score_on_ray
 
-            score_on_ray(order, scoring.search.cases, jobs, ray_address, progress)
+            request = ScoreRequest(result_folders(bundles, out), tuple(inputs), **wanted)
+            score_on_ray(request, jobs, ray_address, progress)
         # After a cluster there is nothing left to score, only tables to join.
-        outcomes = scoring.score(part, progress)
-    _name_skipped(scoring.search.skipped)
-    for outcome in outcomes:
-        _summarise(outcome)
-    if any(outcome.failed for outcome in outcomes):
+        results = score_folder(bundles, inputs, out, **wanted, shard=part, progress=progress)
+    _name_skipped(results[0].left_alone)
+    for result in results:
+        _summarise(result)
+    if any(result.failed for result in results):
         raise typer.Exit(1)
+
+
+def _split(paths: "Sequence[Path]") -> "tuple[list[Path], list[Path]]":
+    """Tell the detectors from what they are to score."""
+    from recap.scoring.bundle import read_card
+    from recap.scoring.bundle_folder import CARD, Bundle
+
+    bundles = [path for path in paths if Bundle(path).has(CARD)]
+    inputs = [path for path in paths if path not in bundles]
+    if not bundles:
+        read_card(paths[0])  # tells what is wrong with it
+    if not inputs:
+        raise InputError("Say what to score: recap score BUNDLE… PATH… --out DIR.")
+    return bundles, inputs
 
 
 def _check_engine(engine: str, shard: str, of_ray: "Mapping[str, object]") -> None:
@@ -145,23 +168,23 @@ def _name_skipped(skipped: "Sequence[Skipped]") -> None:
         )
 
 
-def _summarise(outcome: "Outcome") -> None:
-    rows, out = outcome.rows, outcome.out
+def _summarise(result: "FolderResult") -> None:
+    rows, out = result.rows, result.out
     good = [row for row in rows if row.status == "ok"]
     images = sum(int(row.images) for row in good)
     cases = f"{len(good)} of {counted(len(rows), 'case')} ({counted(images, 'image')})"
-    typer.echo(f"Scored {cases}: {outcome.table}")
+    typer.echo(f"Scored {cases}: {result.table}")
     for line in _decisions(good):
         typer.echo(line)
-    if outcome.page is not None:
-        typer.echo(f"Report: {outcome.page}")
-    if outcome.renewed:
-        typer.echo(f"Written anew to match the table: {', '.join(outcome.renewed)}")
-    if outcome.dicom is not None:
-        typer.echo(_dicom_results(outcome.dicom, outcome))
+    if result.page is not None:
+        typer.echo(f"Report: {result.page}")
+    if result.renewed:
+        typer.echo(f"Written anew to match the table: {', '.join(result.renewed)}")
+    if result.dicom is not None:
+        typer.echo(_dicom_results(result.dicom, result))
     errors = [row.error for row in rows if row.status != "ok"]
-    _show_some(errors, f"see {outcome.table}")
-    _show_some(outcome.warnings, f"see {out / 'manifest.json'}")
+    _show_some(errors, f"see {result.table}")
+    _show_some(result.warnings, f"see {out / 'manifest.json'}")
 
 
 def _decisions(rows: "list[Row]") -> list[str]:
@@ -175,10 +198,10 @@ def _decisions(rows: "list[Row]") -> list[str]:
     ]
 
 
-def _dicom_results(count: int, outcome: "Outcome") -> str:
+def _dicom_results(count: int, result: "FolderResult") -> str:
     if count:
-        return f"DICOM results of {counted(count, 'case')}: {outcome.out / 'dicom'}"
-    if any(row.error for row in outcome.rows if row.status == "ok"):
+        return f"DICOM results of {counted(count, 'case')}: {result.out / 'dicom'}"
+    if any(row.error for row in result.rows if row.status == "ok"):
         return "No DICOM results: they could not be made."
     return "No DICOM results: none of the cases is DICOM that could be scored."
 

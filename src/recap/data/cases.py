@@ -11,13 +11,18 @@ from recap.config import ReadingSettings
 from recap.data.folder import is_output, name_some, natural_key, walk
 from recap.errors import InputError, counted
 from recap.io.case import Case
-from recap.io.decoding import not_there
+from recap.io.decoding import BUDGET, not_there
 from recap.io.formats import all_formats, is_named_image, is_unread_image, open_file, sniff
 from recap.io.nifti import nifti_pair
+from recap.io.raster import TILES, raster_px
 
 if TYPE_CHECKING:
     from recap.io.dicom.series import Series
 
+SCORING_BYTES = 36
+"""For each pixel: the picture, its map and what is made of both, as it was measured."""
+ALONE_BYTES = 10**9
+"""What a picture may take while others are read and scored beside it."""
 Skipped = tuple[Path, str]
 """A file that is no case, or a folder without any, and why."""
 _OWN_OUTPUT = "a detector or results of recap, with pictures of its own"
@@ -53,6 +58,21 @@ class Found:
     def path(self) -> str:
         """Its file, or the folder of its slices; within the archive that it came out of."""
         return self.in_words(str(self.files[0].parent if self.series else self.files[0]))
+
+    @property
+    def read_alone(self) -> bool:
+        """Whether several of its kind would take too much memory at once, as volumes do.
+
+        A picture that is larger than all of the memory is refused before it is decoded in vain.
+        """
+        if self.problem:
+            return False
+        if self.series is not None:
+            return True
+        kind = sniff(self.files[0])
+        taken = raster_px(self.files[0]) * SCORING_BYTES if kind == "raster" else 0
+        BUDGET.check(taken, str(self.files[0]), TILES)
+        return taken > ALONE_BYTES or kind in ("nifti", "nrrd", "slide")
 
     def in_words(self, text: str) -> str:
         """A text about it that names the archive rather than where that was unpacked."""

@@ -13,7 +13,7 @@ from typing import Literal
 
 import numpy as np
 
-from recap._process import run_each, usable_cores
+from recap._process import Processes, run_each, usable_cores
 from recap.data.similar import THUMB_PX, Fingerprint, Match, Thumbs, find_matches, fingerprint
 from recap.errors import InputError, counted
 from recap.progress import Progress, silent
@@ -165,14 +165,15 @@ def _run(paths: Sequence[Path], workers: int | None) -> Iterator[Done]:
         workers = min(usable_cores(), _MOST_WORKERS) if len(paths) >= _WORTH_PROCESSES else 1
     if workers <= 1:
         return map(_read, paths)
-    return run_each(_read, paths, workers, _unread, _CHUNK)
+    engine = Processes(workers, queued=2)
+    return (done for _, done in run_each(_read, paths, engine, _unread, at_once=_CHUNK))
 
 
 def _read(path: Path) -> Done:
     return path, fingerprint(path)
 
 
-def _unread(path: Path) -> Done:
+def _unread(path: Path, reason: str) -> Done:
     return path, Fingerprint(problem=f"{path}: {_DIED}")
 
 

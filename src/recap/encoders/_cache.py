@@ -198,8 +198,10 @@ def _ledger_path(weights: Path, ours: bool) -> Path:
 def read_config(path: Path) -> dict[str, Any]:
     """The configuration of the vision model in a config.json, with its model_type."""
     try:
+        if path.exists() and not path.is_file():  # a named pipe would be waited for
+            raise OSError("this is no plain file")
         config = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise WeightsError(
             f"Cannot read {path}: {error}. An encoder folder holds config.json and "
             "model.safetensors, as transformers' save_pretrained writes them; `recap weights list` "

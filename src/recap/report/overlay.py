@@ -8,7 +8,6 @@ stays as it is, from there opacity and colour grow in step up to `high`.
 import base64
 import io
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,11 +17,7 @@ from PIL import ImageDraw, ImageFont
 from recap._files import write_atomic
 from recap.errors import InputError, SettingsError
 from recap.io import Case
-from recap.types import BoolArray, FloatArray, Image
-
-if TYPE_CHECKING:
-    from recap.scoring.cases import CasePrediction
-
+from recap.types import BoolArray, FloatArray, Image, Prediction
 
 RGBArray = NDArray[np.uint8]
 
@@ -194,9 +189,7 @@ def _checked_scale(scale: tuple[float, float]) -> tuple[float, float]:
     return low, high
 
 
-def case_overlay(
-    case: Case, prediction: "CasePrediction", scale: tuple[float, float]
-) -> Pillow.Image:
+def case_overlay(case: Case, prediction: Prediction, scale: tuple[float, float]) -> Pillow.Image:
     """Draw the map over the picture, over the highest slice or frame, or over the slide."""
     if case.kind == "slide":
         return _slide_overlay(case, prediction, scale)
@@ -218,9 +211,7 @@ def slide_picture(case: Case, map: FloatArray, step: float) -> tuple[Image, Floa
     return small, _resized(seen, small, (0, 0, width, height))
 
 
-def _slide_overlay(
-    case: Case, prediction: "CasePrediction", scale: tuple[float, float]
-) -> Pillow.Image:
+def _slide_overlay(case: Case, prediction: Prediction, scale: tuple[float, float]) -> Pillow.Image:
     small, map = slide_picture(case, prediction.map, prediction.source_px_per_px)
     return as_picture(small) if prediction.map.size == 0 else overlay(small, map, scale)
 

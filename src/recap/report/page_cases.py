@@ -9,7 +9,7 @@ from recap.errors import counted
 from recap.report.overlay import png_source
 from recap.report.page_table import aligned, chip, number, reference_chip
 from recap.report.previews import Preview, RegionRow
-from recap.scoring.rows import Row
+from recap.results.table import Row
 
 LISTED_REGIONS = 12
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Literal
 
-from recap.scoring.rows import Row
+from recap.results.table import Row
 
 State = Literal["abnormal", "out-of-domain", "normal", "scored", "error"]
 STATES: dict[State, str] = {

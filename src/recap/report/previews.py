@@ -28,10 +28,9 @@ from recap.errors import InputError, RecapError
 from recap.io import Case
 from recap.progress import Progress, silent
 from recap.report.overlay import as_picture, encode_png, map_layer, slide_picture
+from recap.results.table import MANIFEST, TABLE, Row, read_rows
 from recap.scoring.bundle_folder import Bundle, thumbnail_name
 from recap.scoring.regions import REGION_COLUMNS
-from recap.scoring.rows import Row, read_rows
-from recap.scoring.shards import MANIFEST, TABLE
 from recap.types import FloatArray, Image
 
 if TYPE_CHECKING:

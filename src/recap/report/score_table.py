@@ -13,7 +13,7 @@ from typing import Any
 from recap._files import replacing
 from recap.data.text_names import as_text
 from recap.errors import require
-from recap.scoring.rows import Row
+from recap.results.table import Row
 
 PARQUET = "scores.parquet"
 INTEGERS = ("images", "regions", "height", "width")

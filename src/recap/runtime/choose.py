@@ -30,7 +30,7 @@ from recap.scoring.arrays import Arrays, Runtime
 from recap.scoring.bundle import read_card
 from recap.scoring.bundle_folder import Bundle
 from recap.scoring.detector import Detector, load_detector
-from recap.scoring.prepared import one_core_each
+from recap.scoring.predict import one_core_each
 from recap.types import FloatArray
 
 RuntimeName = Literal["torch", "onnx", "openvino", "openvino-int8", "auto"]
@@ -207,7 +207,7 @@ def choose_runtime(
     """Let a loaded detector score through a runtime; `folder` is the bundle it was loaded from.
 
     All threads work on one image, or, `side_by_side`, each on one of its own: faster for many
-    images, which `recap.scoring.prepared` then hands over from several threads. auto measures
+    images, which `recap.scoring.predict` then hands over from several threads. auto measures
     once per machine and detector, and remembers.
     """
     if name not in NAMES:

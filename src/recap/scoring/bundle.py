@@ -4,7 +4,9 @@ import json
 import math
 import shutil
 from collections.abc import Mapping
+from functools import cache
 from hashlib import sha256
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -109,6 +111,19 @@ class Card(BaseModel):
         low, high = self.map_scale
         level = self.calibration.map_level if self.calibration is not None else high
         return low, max(high, level) if math.isfinite(level) else high
+
+
+_PACKAGES = ("recap-ad", "torch", "transformers", "numpy", "pillow")
+
+
+def library_versions() -> dict[str, str]:
+    """The versions that decide the numbers."""
+    return {name: _version(name) for name in _PACKAGES}
+
+
+@cache  # every look reads and parses the whole description of a package
+def _version(name: str) -> str:
+    return version(name)
 
 
 def write_bundle(

@@ -1,11 +1,9 @@
 """Calibrating a detector on images it has not seen: thresholds, regions and the domain's range."""
 
 import hashlib
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from functools import partial
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +19,6 @@ from recap.errors import InputError, RecapError, counted
 from recap.io import Case, image_from_array
 from recap.io.case import CaseKind
 from recap.io.raster import refuse_one_image
-from recap.pipeline import side_by_side
 from recap.progress import Progress, silent
 from recap.scoring.calibration import (
     DEFAULT_FPR,
@@ -30,13 +27,12 @@ from recap.scoring.calibration import (
     calibrate_scores,
     check_request,
 )
-from recap.scoring.cases import score_case
 from recap.scoring.conformal import allowed_rank
 from recap.scoring.detector import Detector
 from recap.scoring.domain_guard import domain_range
 from recap.scoring.operating_points import PointName
-from recap.scoring.prepared import images_at_a_time
-from recap.types import FloatArray, Image
+from recap.scoring.predict import predict
+from recap.types import FloatArray, Image, Prediction
 
 
 @dataclass(frozen=True)
@@ -112,15 +108,18 @@ def calibrate(
 
         def measure(cases: Sequence[Known], start: int) -> list[Measured]:
             measured = []
-            opened = (_open(case, reading, kinds) for case in cases)
-            found = _measure_each(detector, opened, reading)
-            with closing(found):
-                for number, (case, result) in enumerate(zip(cases, found, strict=True), start):
-                    progress("score", number, total, case.name)
-                    if isinstance(result, Measured):
-                        measured.append(result)
+            opened = (_OfOneKind(known, kinds) for known in cases)
+            scored = predict(detector, opened, reading=reading)
+            with closing(scored):
+                for number, (source, case, said) in enumerate(scored, start):
+                    name = source.known.name
+                    progress("score", number, total, name)
+                    if isinstance(said, _SeveralKindsError):
+                        raise said
+                    if case is None or isinstance(said, RecapError):
+                        unreadable[name] = str(said)
                     else:
-                        unreadable[case.name] = str(result)
+                        measured.append(_measured(source.known, case, said))
             return measured
 
         normals, abnormals = measure(healthy, 0), measure(diseased, len(healthy))
@@ -222,51 +221,30 @@ class _OneKind:
             )
 
 
-_Opened = tuple[Case, Known] | RecapError
-"""A case, or why it cannot be read."""
+@dataclass(frozen=True)
+class _OfOneKind:
+    """A known case that is refused where it is of another kind than the first."""
+
+    known: Known
+    kinds: _OneKind
+    read_alone = False
+
+    @property
+    def name(self) -> str:
+        return self.known.name
+
+    def open(self, reading: ReadingSettings) -> Case:
+        case = self.known.open(reading)
+        self.kinds.check(case.kind, self.name)
+        return case
 
 
-def _open(known: Known, reading: ReadingSettings, kinds: _OneKind) -> _Opened:
-    try:
-        case = known.open(reading)
-    except RecapError as error:
-        return error
-    kinds.check(case.kind, known.name)
-    return case, known
-
-
-def _measure_each(
-    detector: Detector, opened: Iterable[_Opened], reading: ReadingSettings
-) -> Generator[Measured | RecapError, None, None]:
-    """Score pictures side by side; cases of many images one after the other, as their images are.
-
-    All are of one kind, so that the first tells for all.
-    """
-    waiting = iter(opened)
-    for first in waiting:
-        if isinstance(first, RecapError):
-            yield first
-            continue
-        count = images_at_a_time(detector) if len(first[0].images) == 1 else 1
-        work = partial(_measure, detector, reading)
-        yield from side_by_side(work, chain([first], waiting), count)
-
-
-def _measure(
-    detector: Detector, reading: ReadingSettings, opened: _Opened
-) -> Measured | RecapError:
-    if isinstance(opened, RecapError):
-        return opened
-    case, known = opened
-    try:
-        prediction = score_case(detector, case, reading=reading)
-    except RecapError as error:
-        return error
+def _measured(known: Known, case: Case, said: Prediction) -> Measured:
     return Measured(
         kind=case.kind,
-        score=prediction.score,
-        map_maximum=float(np.nanmax(prediction.map)),
-        descriptors=prediction.descriptors,
+        score=said.score,
+        map_maximum=float(np.nanmax(said.map)),
+        descriptors=said.descriptors,
         patient=case.identity.patient or known.patient,
     )
 

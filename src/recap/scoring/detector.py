@@ -1,8 +1,9 @@
 """The predictor: one object that scores images, saves itself and comes back the same."""
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,7 +15,7 @@ from recap.encoders.load import seeded
 from recap.encoders.registry import RANDOM
 from recap.errors import BundleError, InputError, RecapError
 from recap.io import image_from_array, read_image
-from recap.io.case import CaseKind
+from recap.io.case import Case, CaseKind
 from recap.io.raster import refuse_one_image
 from recap.io.resize import SquareResize
 from recap.methods.base import Output, Scorer
@@ -25,10 +26,8 @@ from recap.scoring.bundle_folder import TENSORS
 from recap.scoring.calibration import Calibration
 from recap.scoring.domain_guard import DESCRIPTORS, DomainRange, check_domain
 from recap.scoring.own_encoder import checked, find_encoder
+from recap.scoring.predict import Opened, predict
 from recap.types import CLASSES, Decision, DomainCheck, FloatArray, Image, Prediction
-
-if TYPE_CHECKING:
-    from recap.scoring.cases import CasePrediction
 
 Source = str | Path | np.ndarray | PillowImage.Image | Image
 
@@ -83,24 +82,19 @@ class Detector:
                 f'sorted(Path("{images}").glob("*.png")), or use `recap score`.'
             )
         refuse_one_image(images, "score_batch")
-        pending: list[Image] = []
-        for image in images:
-            pending.append(as_image(image, self.card.reading))
-            if len(pending) == batch_size:
-                yield from self._score(pending)
-                pending = []
-        if pending:
-            yield from self._score(pending)
+        for one in predict(self, map(_Given, images), batch=batch_size if self.on_gpu else 1):
+            yield one.or_raise()[1]
 
-    def score_case(self, path: str | Path) -> "CasePrediction":
+    def score_case(self, path: str | Path) -> Prediction:
         """Score a file of many images: a volume, a multi-frame DICOM file or a slide.
 
         Or a folder that holds one case, such as the slices of a DICOM series.
         """
         from recap.data.cases import open_one_case
-        from recap.scoring.cases import score_case
 
-        return score_case(self, open_one_case(Path(path), self.card.reading))
+        case = open_one_case(Path(path), self.card.reading)
+        at_a_time = 1 if len(case.images) == 1 else None
+        return next(predict(self, [Opened(case)], batch=at_a_time)).or_raise()[1]
 
     def calibrated(self, calibration: Calibration) -> "Detector":
         """Return the same detector with another calibration."""
@@ -164,33 +158,27 @@ class Detector:
         """Whether batches run as one."""
         return self.model.device.type != "cpu"
 
-    def _score(self, images: list[Image]) -> Iterator[Prediction]:
-        together = self.raw_output(images) if self.on_gpu else None
-        for index, image in enumerate(images):
-            if together is not None:
-                yield self.prediction(together, index, image)
-            else:
-                yield self.prediction(self.raw_output([image]), 0, image)
-
     def prediction(self, output: Output, index: int, image: Image) -> Prediction:
-        """What an output says about one of its images, in the image's own frame."""
+        """Read what an output says about one of its images, in the image's own frame."""
         resize = SquareResize(image.size_hw, self.model.encoder.input_px)
-        scores, drift = output.scores, output.drift
-        score, descriptor, domain = float(output.score[index]), None, None
-        if output.descriptor is not None:
-            descriptor = output.descriptor[index].cpu().numpy()
-            domain = self.check_domain(descriptor[None])
+        scores, drift, descriptor = output.scores, output.drift, output.descriptor
         return Prediction(
-            score=score,
+            score=float(output.score[index]),
             map=resize.invert(output.map[index].cpu().numpy()),
             score_prototype=float(scores["prototype"][index]) if "prototype" in scores else None,
             score_memory=float(scores["memory"][index]) if "memory" in scores else None,
             drift=drift[index].cpu().numpy() if drift is not None else None,
             source=image.source,
-            decision=self.decide(score, domain),
-            descriptor=descriptor,
-            domain=domain,
+            descriptor=None if descriptor is None else descriptor[index].cpu().numpy(),
         )
+
+    def decided(
+        self, said: Prediction, kind: CaseKind = "image", reading: ReadingSettings | None = None
+    ) -> Prediction:
+        """Add to a prediction whether it is of the domain, and what to make of its score."""
+        domain = self.check_domain(said.descriptors, kind)
+        decision = self.decide(said.score, domain, kind, reading)
+        return replace(said, domain=domain, decision=decision)
 
     def save(
         self,
@@ -212,6 +200,19 @@ class Detector:
         if kept is None and thumbnails is None and is_of_fit(Path(path), self.card.fingerprint):
             kept = Path(path)
         write_bundle(Path(path), self.card, tensors, kept, thumbnails)
+
+
+@dataclass(frozen=True, eq=False)
+class _Given:
+    """An image in whichever way the user holds it, read when its turn comes."""
+
+    image: Source
+    name = ""
+    read_alone = False
+
+    def open(self, reading: ReadingSettings) -> Case:
+        image = as_image(self.image, reading)
+        return Case("image", image.source, [image])
 
 
 def load_detector(

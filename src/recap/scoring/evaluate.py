@@ -2,28 +2,27 @@
 
 from collections.abc import Collection, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 import torch.nn.functional as F
-from torch import Tensor
 
 from recap._download import sha256_of
+from recap.config import ReadingSettings
 from recap.data.benchmark import Domain
 from recap.data.supports import Exclusions
 from recap.errors import InputError
-from recap.io import read_image
+from recap.io import Case, read_image
 from recap.io.raster import read_mask_of
 from recap.io.resize import SquareResize
-from recap.methods.base import Output
 from recap.metrics import ImageMetrics, PixelMetrics
-from recap.pipeline import side_by_side
 from recap.progress import Progress, silent
 from recap.scoring.detector import Detector
-from recap.scoring.prepared import images_at_a_time, one_core_each
-from recap.types import CLASSES, BoolArray, FloatArray, Image, Sample
+from recap.scoring.predict import images_at_a_time, one_core_each, predict
+from recap.types import CLASSES, BoolArray, FloatArray, Image, Prediction, Sample
 
 MEASURED_PX = 240
 """Side of maps and masks in pixel metrics: methods whose inputs differ are measured alike."""
@@ -75,8 +74,8 @@ class Measured:
     """Abnormal images that pixel metrics leave out: others have a mask, and theirs is not known."""
     empty_masks: list[Path]
     """Masks that mark nothing at the size of pixel metrics, which take their images as given."""
-    outputs: list[Output]
-    """What the model said of each image, without its map."""
+    predictions: list[Prediction]
+    """What the detector said of each image, without its map."""
     maps: dict[int, FloatArray]
     """The maps that were asked for, by the sample's position."""
     pixel_error_bound: float | None = None
@@ -92,27 +91,23 @@ def measure(
     """Score samples and compute all metrics; of the maps only those of `keep_maps` are kept."""
     images, pixels = ImageMetrics(), PixelMetrics()
     masked = sum(sample.mask is not None for sample in samples)
-    reading = detector.card.reading
-    outputs: list[Output] = []
+    predictions: list[Prediction] = []
     maps: dict[int, FloatArray] = {}
     empty: list[Path] = []
-
-    def look(sample: Sample) -> tuple[Image, Output]:
-        image = read_image(sample.path, reading)
-        return image, detector.raw_output([image])
-
     progress("score", 0, len(samples), "")
-    looked = side_by_side(look, samples, images_at_a_time(detector))
-    with one_core_each(detector), closing(looked):
-        for index, (sample, (image, output)) in enumerate(zip(samples, looked, strict=True)):
-            images.update([float(output.score[0])], [sample.abnormal])
+    at_a_time = images_at_a_time(detector)
+    scored = predict(detector, map(SampleFile, samples), batch=at_a_time, frame="square")
+    with one_core_each(detector), closing(scored):
+        for index, (sample, one) in enumerate(zip(samples, scored, strict=True)):
+            case, said = one.or_raise()
+            images.update([said.score], [sample.abnormal])
             if masked and (sample.mask is not None or not sample.abnormal):
-                mask = square_mask(sample, image, MEASURED_PX)
-                pixels.update(measured_map(output.map[0]), mask)
+                mask = square_mask(sample, case.images[0], MEASURED_PX)
+                pixels.update(measured_map(said.map), mask)
                 empty += [sample.mask] if sample.mask is not None and not mask.any() else []
             if index in keep_maps:
-                maps[index] = output.map[0].cpu().numpy()
-            outputs.append(output.without_maps())
+                maps[index] = said.map
+            predictions.append(replace(said, map=np.empty((0, 0), np.float32), descriptor=None))
             progress("score", index + 1, len(samples), "")
     abnormal = sum(sample.abnormal for sample in samples)
     marked = len(empty) < masked
@@ -122,10 +117,28 @@ def measure(
         {"normal": len(samples) - abnormal, "abnormal": abnormal},
         sum(bool(masked) and s.abnormal and s.mask is None for s in samples),
         empty,
-        outputs,
+        predictions,
         maps,
         pixels.error_bound if marked else None,
     )
+
+
+@dataclass(frozen=True)
+class SampleFile:
+    """A labelled image file, read when its turn comes."""
+
+    sample: Sample
+    read_alone = False
+
+    @property
+    def name(self) -> str:
+        """Its path."""
+        return str(self.sample.path)
+
+    def open(self, reading: ReadingSettings) -> Case:
+        """Read it."""
+        image = read_image(self.sample.path, reading)
+        return Case("image", image.source, [image])
 
 
 def need_both_classes(samples: Sequence[Sample], domain: Domain) -> None:
@@ -153,13 +166,14 @@ def _excluded(
     }
 
 
-def measured_map(values: Tensor) -> FloatArray:
-    """A map (S, S) at the size that pixel metrics are measured at, whatever the encoder's is."""
-    if len(values) != MEASURED_PX:
-        size = (MEASURED_PX, MEASURED_PX)
-        stretched = F.interpolate(values[None, None], size, mode="bilinear", antialias=True)
-        values = stretched[0, 0]
-    return values.cpu().numpy()
+def measured_map(values: FloatArray) -> FloatArray:
+    """Bring a map (S, S) to the size that pixel metrics are measured at."""
+    if len(values) == MEASURED_PX:
+        return values
+    size = (MEASURED_PX, MEASURED_PX)
+    square = torch.from_numpy(values)[None, None]
+    stretched = F.interpolate(square, size, mode="bilinear", antialias=True)
+    return stretched[0, 0].numpy()
 
 
 def square_mask(sample: Sample, image: Image, size_px: int) -> BoolArray:

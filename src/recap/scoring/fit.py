@@ -34,11 +34,10 @@ from recap.methods.images import (
 from recap.methods.registry import Method, find_method, resolve_settings
 from recap.methods.training import choose_device
 from recap.progress import Progress, silent
-from recap.scoring.bundle import Card, EncoderRecord
+from recap.scoring.bundle import Card, EncoderRecord, library_versions
 from recap.scoring.calibration import calibrate_scores
 from recap.scoring.detector import Detector
 from recap.scoring.domain_guard import domain_range
-from recap.scoring.versions import library_versions
 from recap.types import Mode
 
 

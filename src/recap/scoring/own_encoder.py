@@ -10,7 +10,13 @@ from recap.scoring.bundle import Card
 
 
 def find_encoder(method: Method, folder: Path, card: Card) -> Any:
-    """The encoder that a bundle names, if it is on this machine."""
+    """Load the encoder that a bundle names, if it is on this machine."""
+    named = Path(card.settings.encoder.name)
+    if named.exists() and named.resolve().is_relative_to(folder.resolve()):
+        raise BundleError(
+            f"{folder} names an encoder in its own folder ({named}), where nothing is opened but "
+            "the bundle's own files. Fit again with an encoder of this machine."
+        )
     try:
         return method.load_encoder(card.settings.encoder, card.settings.seed)
     except WeightsError as error:

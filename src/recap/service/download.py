@@ -22,16 +22,13 @@ from fastapi import HTTPException
 from recap.errors import RecapError
 from recap.io import Case
 from recap.report.page_table import cell_text
+from recap.results.table import columns_of, number_text
 from recap.scoring.bundle_folder import Bundle
-from recap.scoring.cases import CasePrediction
-from recap.scoring.decided import columns_of
-from recap.scoring.parts import ImageScore
-from recap.scoring.rows import number_text
 from recap.service.bundles import Bundles
 from recap.service.jobs import Job, Jobs
 from recap.service.placing import job_cases
 from recap.service.results import MAPS, RESULT, VOLUME, Result, reading_of_result
-from recap.types import Decision, DomainCheck, Region
+from recap.types import Decision, DomainCheck, Prediction, Region
 
 Content = bytes | Path | Callable[[], AbstractContextManager[BufferedReader]]
 """What a zip holds under a name: bytes, a file, or what opens one when its turn comes."""
@@ -202,14 +199,19 @@ def _write(
     )
 
 
-def stored_prediction(record: dict[str, Any], result: Result) -> CasePrediction:
+def stored_prediction(record: dict[str, Any], result: Result) -> Prediction:
     """Read a case's prediction back from the result's files."""
     maps = np.load(result.file(record["id"], MAPS), mmap_mode="r", allow_pickle=False)
-    scores = tuple(ImageScore(score, None, None) for score in record["image_scores"])
-    total = ImageScore(record["score"], record["score_prototype"], record["score_memory"])
     map = np.array(maps[0] if record["kind"] == "image" else maps)
-    domain = None if record["domain"] is None else DomainCheck(**record["domain"])
-    return CasePrediction(total, scores, ((0, 0),) * len(scores), map, domain=domain)
+    scores = () if record["kind"] == "image" else record["image_scores"]
+    return Prediction(
+        score=record["score"],
+        map=map,
+        score_prototype=record["score_prototype"],
+        score_memory=record["score_memory"],
+        domain=None if record["domain"] is None else DomainCheck(**record["domain"]),
+        images=tuple(Prediction(score=score, map=map[:0]) for score in scores),
+    )
 
 
 def as_region(stored: dict[str, Any]) -> Region:

@@ -22,8 +22,7 @@ from PIL import Image as Pillow
 from recap.config import ReadingSettings
 from recap.io import Case
 from recap.report.overlay import encode_png, overlay, slide_picture
-from recap.scoring.cases import CasePrediction
-from recap.types import FloatArray, Image, Region
+from recap.types import FloatArray, Image, Prediction, Region
 
 RESULT, IMAGES, MAPS, VOLUME = "result.json", "images.npy", "maps.npy", "map.nii.gz"
 SHOWN_IN_SHORT = 100
@@ -39,7 +38,7 @@ def case_folder(result: Path, number: int) -> Path:
     return result / "cases" / f"{number:05d}"
 
 
-def write_case(folder: Path, case: Case, prediction: CasePrediction) -> dict[str, Any]:
+def write_case(folder: Path, case: Case, prediction: Prediction) -> dict[str, Any]:
     """Write a case's arrays; returns what is shown, and at which size."""
     folder.mkdir(parents=True)
     if case.grid is not None:
@@ -74,7 +73,7 @@ def _save(path: Path, shape: tuple[int, ...], dtype: Any, blocks: Iterable[Any])
             file.write(np.ascontiguousarray(block, kind).data)
 
 
-def _write_slide(folder: Path, case: Case, prediction: CasePrediction) -> dict[str, Any]:
+def _write_slide(folder: Path, case: Case, prediction: Prediction) -> dict[str, Any]:
     small, map = slide_picture(case, prediction.map, prediction.source_px_per_px)
     _save(folder / IMAGES, (1, *small.pixels.shape), np.uint8, [_to_bytes(small)])
     _save(folder / MAPS, (1, *map.shape), np.float32, [map])

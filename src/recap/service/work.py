@@ -3,24 +3,24 @@
 import hashlib
 import json
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from fastapi import HTTPException
 
+from recap.data.cases import Found
 from recap.data.folder import natural_key
 from recap.errors import RecapError, TrainingError, is_full
 from recap.io import Case
 from recap.methods.registry import settings_from_dict
 from recap.progress import Progress
 from recap.scoring.bundle_folder import Bundle
-from recap.scoring.cases import CasePrediction, score_case
 from recap.scoring.detector import Detector
-from recap.scoring.parts import ImageScore, Part, Parts
+from recap.scoring.predict import Scored, predict, refusing_too_large
 from recap.scoring.regions import case_regions
-from recap.scoring.too_large import refusing_too_large
+from recap.scoring.whole import Parts, put_together
 from recap.service.bundles import Bundles
 from recap.service.jobs import Job, Jobs
 from recap.service.placing import (
@@ -51,7 +51,7 @@ def score_job(
     folder: Path,
     out: Path,
     count: Count,
-    ready: Sequence[Part] = (),
+    ready: Sequence[Prediction] = (),
 ) -> dict[str, Any]:
     """Score every case of a job; a case that cannot be read becomes an entry with the reason.
 
@@ -60,34 +60,51 @@ def score_job(
     """
     records: list[dict[str, Any]] = []
     hide = bool(job.options.get("deidentify"))
-    done = 0
-    for number, found in job_cases(job, folder / "upload").items():
-        name = case_name(found, job.names, number, hide)
-        before = done
+    cases, done = job_cases(job, folder / "upload"), 0
+    # Many images take long, so what is done of them outlives a kill.
+    work = folder / "work" / _worked_by(detector)
 
-        def step(stage: str, within: int, total: int, source: str, before: int = before) -> None:
-            count(before + within)
+    def note(stage: str, within: int, total: int, name: str) -> None:
+        count(done + within)
 
+    scored: Iterable[Scored[Found]]
+    if ready:
+        scored = (_of_ready(detector, found, ready) for found in cases.values())
+    else:
+        numbers = {id(found): number for number, found in cases.items()}
+        scored = predict(
+            detector,
+            cases.values(),
+            parts=lambda found: Parts(work / f"{numbers[id(found)]:05d}"),
+            progress=note,
+        )
+    for (number, found), one in zip(cases.items(), scored, strict=True):
         try:
+            case, prediction = one.or_raise()
             with refusing_too_large():
-                case = found.open(detector.card.reading)
-                # Many images take long, so what is done of them outlives a kill.
-                work = folder / "work" / _worked_by(detector) / f"{number:05d}"
-                parts = Parts(work if len(case.images) > 1 else None)
-                for index, part in enumerate(ready):
-                    parts.put(index, part)
-                record = _score_case(detector, case, parts, case_folder(out, number), step)
+                record = _record(detector, case, prediction, case_folder(out, number))
             done += len(case.images)
+            count(done)
         except RecapError as error:
             if is_full(error):  # it says nothing of the case
                 raise
             text = in_client_words(str(error), folder / "upload", job.names, hide)
             record = {"status": "error", "error": text}
-        records.append({"id": number, "name": name, **record})
+        records.append({"id": number, "name": case_name(found, job.names, number, hide), **record})
     records = _with_unread(job, records)
     if not any(record["status"] == "ok" for record in records):
         raise RecapError(records[0]["error"])
     return _write(job, detector, out, records)
+
+
+def _of_ready(detector: Detector, found: Found, ready: Sequence[Prediction]) -> Scored[Found]:
+    """Put a case together whose images were scored already."""
+    try:
+        case = found.open(detector.card.reading)
+        whole = put_together(case, ready, detector.card.reading.volume_top_k)
+    except RecapError as error:
+        return Scored(found, None, error)
+    return Scored(found, case, detector.decided(whole, case.kind))
 
 
 def _worked_by(detector: Detector) -> str:
@@ -97,14 +114,8 @@ def _worked_by(detector: Detector) -> str:
     return f"{detector.card.fingerprint}-{hashlib.sha256(reading.encode()).hexdigest()[:16]}"
 
 
-def _score_case(
-    detector: Detector,
-    case: Case,
-    parts: Parts,
-    folder: Path,
-    progress: Progress,
-) -> dict[str, Any]:
-    prediction = score_case(detector, case, parts, progress)
+def _record(detector: Detector, case: Case, prediction: Prediction, folder: Path) -> dict[str, Any]:
+    """Write the arrays of a case, and say what result.json has of it."""
     shown = write_case(folder, case, prediction)
     regions = regions_of(detector, case, prediction)
     decision = prediction.decision
@@ -115,9 +126,9 @@ def _score_case(
         "kind": case.kind,
         **shown,
         "score": prediction.score,
-        "score_prototype": prediction.total.score_prototype,
-        "score_memory": prediction.total.score_memory,
-        "image_scores": [image.score for image in prediction.images],
+        "score_prototype": prediction.score_prototype,
+        "score_memory": prediction.score_memory,
+        "image_scores": [image.score for image in prediction.by_image],
         "highest": 0 if case.kind == "slide" else prediction.highest,
         "decision": None if decision is None else asdict(decision),
         "undecided": detector.undecided(case.kind) if decision is None else "",
@@ -130,19 +141,13 @@ def _score_case(
     }
 
 
-def regions_of(detector: Detector, case: Case, prediction: CasePrediction) -> list[Region]:
+def regions_of(detector: Detector, case: Case, prediction: Prediction) -> list[Region]:
     """Find the regions above the calibrated level; none without a calibration."""
     calibration = detector.card.calibration
     if calibration is None:
         return []
     level, step = calibration.map_level, prediction.source_px_per_px
     return case_regions(case, prediction.map, level, px_per_value=step)
-
-
-def as_part(prediction: Prediction) -> Part:
-    """Turn an image's prediction into a part of its case."""
-    scores = ImageScore(prediction.score, prediction.score_prototype, prediction.score_memory)
-    return Part(scores, prediction.map, descriptor=prediction.descriptor)
 
 
 def _write(

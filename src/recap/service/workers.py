@@ -150,7 +150,6 @@ class Workers:
     def _score_together(self, claimed: list[Job]) -> dict[str, list[Any]]:
         """Single images of several jobs through the encoder in one batch; none if one is bad."""
         from recap.service.placing import job_cases
-        from recap.service.work import as_part
 
         try:
             detector = self._bundles.detector(claimed[0].bundle)
@@ -166,7 +165,7 @@ class Workers:
             log_failure(_log, error, f"{len(claimed)} jobs together")
             return {}
         pairs = zip(claimed, predictions, strict=True)
-        return {job.id: [as_part(prediction)] for job, prediction in pairs}
+        return {job.id: [prediction] for job, prediction in pairs}
 
     def _score(self, job: Job, ready: list[Any]) -> bool:
         from recap.service.work import score_job

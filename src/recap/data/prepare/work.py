@@ -10,7 +10,7 @@ from typing import IO, Any, Literal, TypedDict
 
 from recap._download import sha256_of
 from recap._files import write_atomic
-from recap._process import run_each
+from recap._process import Processes, run_each
 from recap.data.prepare.plan import Item, Output, Probe
 from recap.errors import InputError, RecapError
 
@@ -140,7 +140,12 @@ def run_tasks(tasks: Sequence[Task], workers: int) -> Iterator[Outcome]:
     """Do all tasks, in any order; up to one worker runs here, without other processes."""
     if workers <= 1:
         return map(execute, tasks)
-    return run_each(execute, tasks, workers, lambda task: Outcome(task.unit.key, reason=_DIED))
+    engine = Processes(workers, queued=2)
+    return (outcome for _, outcome in run_each(execute, tasks, engine, _died))
+
+
+def _died(task: Task, reason: str) -> Outcome:
+    return Outcome(task.unit.key, reason=_DIED)
 
 
 @dataclass

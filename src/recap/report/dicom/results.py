@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -27,16 +27,12 @@ from recap.report.dicom.identity import Kind, Maker, NewUid, random_uids
 from recap.report.dicom.objects import MAX_BYTES, capture, parametric_map, segmentation
 from recap.report.dicom.report import Finding, Labels, as_stored, find_findings, measurement_report
 from recap.report.dicom.source import Source, SourceFrame, read_source
-from recap.report.old_dicom import clear_results
 from recap.scoring.calibration import verdict
-from recap.types import BoolArray, Decision, DomainCheck, FloatArray, Region
-
-if TYPE_CHECKING:
-    from recap.scoring.cases import CasePrediction
-
+from recap.types import BoolArray, Decision, DomainCheck, FloatArray, Prediction, Region
 
 # How many overlays, and how many objects of single frames, there are at most.
 MAX_SINGLE = 64
+_OURS = ("map*.dcm", "segments*.dcm", "report.dcm", "capture-*.dcm")
 _log = logging.getLogger(__name__)
 
 Written = tuple[str, Any]
@@ -45,7 +41,7 @@ Written = tuple[str, Any]
 
 def write_dicom_results(
     case: Case,
-    prediction: "CasePrediction",
+    prediction: Prediction,
     folder: Path,
     *,
     regions: Sequence[Region] = (),
@@ -89,12 +85,23 @@ def _save(objects: Iterator[Written], folder: Path) -> list[Path]:
     return paths
 
 
+def clear_results(folder: Path) -> None:
+    """Remove the results in the folder of one case; other files stay."""
+    for old in own_results(folder):
+        old.unlink()
+
+
+def own_results(folder: Path) -> Iterator[Path]:
+    """Find the files in a folder that are called like results of ours."""
+    return (path for pattern in _OURS for path in folder.glob(pattern))
+
+
 @dataclass(frozen=True, eq=False)
 class _Work:
     """What all results of one case are made from."""
 
     case: Case
-    prediction: "CasePrediction"
+    prediction: Prediction
     source: Source
     maps: FloatArray
     """(N, H, W) in the case's order."""
@@ -190,7 +197,7 @@ class _Work:
     def _lines(self, number: int, decision: Decision | None) -> list[str]:
         """What stands below an overlay."""
         low, high = self.scale
-        score = self.prediction.images[number].score
+        score = self.prediction.by_image[number].score
         lines = [f"score {score:.4g}, colours from {low:.3g} to {high:.3g}"]
         if len(self.maps) > 1:
             lines[0] = f"image {number + 1} of {len(self.maps)}: {lines[0]}"

@@ -60,11 +60,10 @@ def _try_case(detector: "Detector", found: Found, folder: Path) -> str:
 
 
 def _score_case(detector: "Detector", found: Found, folder: Path) -> None:
-    from recap.scoring.cases import score_case
+    from recap.scoring.predict import predict
     from recap.scoring.regions import case_regions
 
-    case = found.open(detector.card.reading)
-    prediction = score_case(detector, case)
+    case, prediction = next(predict(detector, [found])).or_raise()
     calibration = detector.card.calibration
     level = None if calibration is None else calibration.map_level
     write_dicom_results(

@@ -9,14 +9,13 @@ import pytest
 from PIL import Image as PillowImage
 
 import recap
-from folder_runs import score_to_folder
+from folder_runs import score_case, score_to_folder
 from recap.config import ReadingSettings
 from recap.data.cases import find_cases
 from recap.errors import InputError
 from recap.io.case import Case, LazyImages
-from recap.scoring.cases import score_case
-from recap.scoring.parts import Parts
 from recap.scoring.regions import find_regions
+from recap.scoring.whole import Parts
 from recap.types import Image
 
 
@@ -164,6 +163,6 @@ def test_cases_of_another_kind_are_not_decided_upon(estimated, clip):
 
 
 def test_descriptors_survive_an_interruption(estimated, clip, tmp_path):
-    first = score_case(estimated, clip, Parts(tmp_path / "p"))
-    again = score_case(estimated, clip, Parts(tmp_path / "p"))
+    first = score_case(estimated, clip, parts=lambda source: Parts(tmp_path / "p"))
+    again = score_case(estimated, clip, parts=lambda source: Parts(tmp_path / "p"))
     assert np.array_equal(again.descriptors, first.descriptors)

@@ -12,10 +12,9 @@ from recap.config import ReadingSettings
 from recap.data.cases import find_cases as search_cases
 from recap.data.text_names import as_text, from_text
 from recap.errors import InputError
-from recap.scoring.other_files import refuse_to_lose
-from recap.scoring.rows import COLUMNS, Row, read_rows, write_rows
-from recap.scoring.run_manifest import RunManifest
-from recap.scoring.stages import Stages
+from recap.results.folder import check_results_not_lost
+from recap.results.manifest import Manifest
+from recap.results.table import COLUMNS, Row, read_rows, write_rows
 from scored_folders import read_table
 
 
@@ -144,7 +143,7 @@ def test_an_interrupted_run_goes_on(few_shot, images, tmp_path, scored):
     with pytest.raises(KeyboardInterrupt):
         score_to_folder(few_shot, cases, out, draw, kill)
     assert json.loads((out / "manifest.json").read_text())["status"] == "running"
-    assert {row["case"] for row in read_table(out / "scores.csv")} == {"a2.png", "a10.png"}
+    assert {row["case"] for row in read_table(out / "scores.csv")} == {"a2.png", "a10.png", "b.png"}
     assert score_to_folder(few_shot, cases, out, draw) == whole
     assert len(scored) == len(set(scored)) == 4
     assert (out / "scores.csv").read_bytes() == (tmp_path / "whole" / "scores.csv").read_bytes()
@@ -235,8 +234,8 @@ def test_results_of_another_int8_graph_are_kept_apart(few_shot, tmp_path, monkey
 
     def folder_of(graph):
         told = {"runtime": "openvino-int8", **({"graph": graph} if graph else {})}
-        monkeypatch.setattr(RunManifest, "_runtime", told)
-        return RunManifest(tmp_path, few_shot, ReadingSettings(), None, Stages())
+        monkeypatch.setattr(Manifest, "_runtime", told)
+        return Manifest(tmp_path, few_shot, ReadingSettings())
 
     folder_of("a").write("running", [])
     folder_of("a").refuse_other_results()
@@ -362,7 +361,7 @@ def test_results_know_their_files_in_whichever_folder_a_run_is_started(
     score_to_folder(few_shot, find_cases(slices), out, draw)
     monkeypatch.chdir(two)
     with pytest.raises(InputError, match=r"results of other files, such as .*one/slices/1"):
-        refuse_to_lose(out, find_cases(slices), slices)
+        check_results_not_lost(out, find_cases(slices), slices)
     one.rename(tmp_path / "moved")
     monkeypatch.chdir(tmp_path / "moved")
     (row,) = score_to_folder(few_shot, find_cases(slices), out, draw)

@@ -2,8 +2,10 @@
 
 import json
 import platform
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -11,34 +13,50 @@ from recap._download import sha256_of
 from recap._files import write_atomic
 from recap.config import ReadingSettings
 from recap.errors import InputError
+from recap.results.table import MANIFEST, TABLE, WHOLE, Row, Shard, all_of
+from recap.scoring.bundle import library_versions
 from recap.scoring.detector import Detector
-from recap.scoring.rows import Row
-from recap.scoring.shards import MANIFEST, TABLE, WHOLE, Shard, all_of
-from recap.scoring.stages import Stages
-from recap.scoring.versions import library_versions
 
 _NOT_TOLD = {"support", "losses", "calibration", "head_sha256"}
 
 
-class RunManifest:
-    """The manifest of one run. Detectors that score cases together share the time by stage."""
+class Stages:
+    """Seconds by the name of a stage.
+
+    Stages run at the same time in several threads: their seconds may add up to more than passed.
+    """
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+        self._lock = threading.Lock()
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        """Add the time of a step to its stage, whether it succeeds or not."""
+        started = time.perf_counter()
+        try:
+            yield
+        finally:
+            passed = time.perf_counter() - started
+            with self._lock:
+                self.seconds[name] = self.seconds.get(name, 0.0) + passed
+
+
+class Manifest:
+    """The manifest of one run."""
 
     def __init__(
         self,
         out: Path,
         detector: Detector,
         reading: ReadingSettings,
-        decided: dict[str, Any] | None,
-        stages: Stages,
+        ignore: Path | None = None,
         shard: Shard = WHOLE,
     ) -> None:
-        self._out = out
-        self._shard = shard
-        self._detector = detector
-        self._reading = reading.model_dump(mode="json")
-        self._decided = decided
+        self.reading, self.shard, self.stages = reading, shard, Stages()
+        self._out, self._detector = out, detector
+        self._decided = decided_by(detector, ignore)
         self._started = time.time()
-        self._stages = stages
 
     def refuse_other_results(self) -> None:
         """Refuse a folder with results of another detector, runtime, way of reading or calibration.
@@ -60,7 +78,7 @@ class RunManifest:
             raise InputError(f"{path} is damaged. Choose another --out.") from error
         if fingerprint != self._detector.card.fingerprint:
             raise InputError(f"{out} holds the results of another detector. Choose another --out.")
-        if read_as != self._reading:
+        if read_as != self.reading.model_dump(mode="json"):
             raise InputError(
                 f"{out} holds results of files that were read with other settings ({read_as}). "
                 "Choose another --out."
@@ -86,19 +104,19 @@ class RunManifest:
         """Write it as things stand."""
         card = self._detector.card
         failed = [row for row in rows if row.status != "ok"]
-        table = self._out / self._shard.file(TABLE)
+        table = self._out / self.shard.file(TABLE)
         manifest: dict[str, Any] = {
             "status": status,
-            "shard": str(self._shard),
+            "shard": str(self.shard),
             "cases": {"ok": len(rows) - len(failed), "error": len(failed)},
             "errors": {row.case: row.error for row in failed},
             "seconds": round(time.time() - self._started, 3),
-            "stages": {name: round(seconds, 3) for name, seconds in self._stages.seconds.items()},
+            "stages": {name: round(seconds, 3) for name, seconds in self.stages.seconds.items()},
             "started_unix": round(self._started, 3),
             "versions": {**library_versions(), "python": platform.python_version()},
             "runtime": self._runtime,
             "bundle": card.model_dump(mode="json", exclude=_NOT_TOLD),
-            "reading": self._reading,
+            "reading": self.reading.model_dump(mode="json"),
             "decisions": self._decided,
             "maps": {
                 "npy": "float32; pictures and frames in source pixels, slides as docs/files.md "
@@ -108,7 +126,7 @@ class RunManifest:
             },
             "sha256": {table.name: sha256_of(table)} if status == "complete" else {},
         }
-        path = self._out / self._shard.file(MANIFEST)
+        path = self._out / self.shard.file(MANIFEST)
         write_atomic(path, json.dumps(manifest, indent=2) + "\n")
 
     @property
@@ -117,6 +135,25 @@ class RunManifest:
         if runtime is not None:
             return runtime.describe()
         return {"runtime": "torch", "device": str(self._detector.model.device)}
+
+
+def decided_by(detector: Detector, ignore: Path | None) -> dict[str, Any] | None:
+    """What decisions and regions come from; None without a calibration."""
+    calibration = detector.card.calibration
+    if calibration is None:
+        return None
+    return {
+        "sha256": calibration.digest,
+        "source": calibration.source,
+        "kind": calibration.kind,
+        "normal_images": len(calibration.normal_scores),
+        "fpr": calibration.fpr,
+        "threshold": calibration.threshold,
+        "map_level": calibration.map_level,
+        "rule": calibration.rule,
+        "guarantee": calibration.guarantee,
+        "ignore": None if ignore is None else str(ignore),
+    }
 
 
 def _without_place(decided: dict[str, Any] | None) -> dict[str, Any] | None:

@@ -12,7 +12,7 @@ from folder_runs import score_to_folder
 from recap.data.cases import Found, find_cases
 from recap.errors import InputError
 from recap.io.case import LazyImages
-from recap.scoring.too_large import refusing_too_large
+from recap.scoring.predict import refusing_too_large
 
 
 def asks_torch():
@@ -108,7 +108,7 @@ def test_very_large_pictures_score_the_same_alone(few_shot, tmp_path, monkeypatc
         ]
 
     together = run("together")
-    monkeypatch.setattr("recap.scoring.case_steps._ALONE_BYTES", 0)
+    monkeypatch.setattr("recap.data.cases.ALONE_BYTES", 0)
     assert run("alone") == together
 
 

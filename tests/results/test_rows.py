@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 
 from recap.errors import InputError
-from recap.scoring import rows
-from recap.scoring.rows import Row, appending, read_rows
+from recap.results import table as tables
+from recap.results.table import Row, appending, read_rows
 
 
 def row(case, score="0.1"):
@@ -49,7 +49,7 @@ def test_what_ended_a_run_is_told_also_where_the_table_cannot_be_written_anew(
     def fail_on_a_full_disk():
         with appending(path, EARLIER) as table:
             table.add(row("b", "0.9"))
-            monkeypatch.setattr(rows, "replacing", no_room)
+            monkeypatch.setattr(tables, "replacing", no_room)
             raise ZeroDivisionError
 
     def no_room(path):

@@ -6,15 +6,16 @@ from hypothesis import strategies as st
 
 from recap.data.folder import is_output, walk
 from recap.errors import SettingsError
-from recap.scoring.rows import Row, write_rows
-from recap.scoring.shards import (
+from recap.results.table import (
     MANIFEST,
     TABLE,
     WHOLE,
+    Row,
     Shard,
     all_of,
     finished_rows,
     parse_shard,
+    write_rows,
 )
 
 

@@ -4,12 +4,13 @@ import numpy as np
 import pytest
 from PIL import Image as PillowImage
 
+from folder_runs import score_case
 from recap.config import ReadingSettings
 from recap.errors import InputError
 from recap.io.case import Case, LazyImages
-from recap.scoring.cases import combine_scores, lay_out, pool_map, score_case, top_mean
-from recap.scoring.parts import ImageScore, Part, Parts
-from recap.types import Geometry, Image
+from recap.scoring.predict import Opened, predict
+from recap.scoring.whole import Parts, lay_out, pool_map, put_together, top_mean
+from recap.types import Geometry, Image, Prediction
 
 
 def picture(number):
@@ -42,6 +43,9 @@ def test_an_interrupted_case_goes_on_with_the_image_it_stopped_at(few_shot, fram
     whole = score_case(few_shot, frames)
     read = []
 
+    def kept(source):
+        return Parts(tmp_path / "p")
+
     def stop(number):
         read.append(number)
         if len(read) == 4:
@@ -49,25 +53,26 @@ def test_an_interrupted_case_goes_on_with_the_image_it_stopped_at(few_shot, fram
         return picture(number)
 
     with pytest.raises(KeyboardInterrupt):
-        score_case(few_shot, Case("frames", "clip", LazyImages(5, stop)), Parts(tmp_path / "p"))
-    resumed = score_case(
-        few_shot, Case("frames", "clip", LazyImages(5, stop)), Parts(tmp_path / "p")
-    )
+        score_case(few_shot, Case("frames", "clip", LazyImages(5, stop)), parts=kept)
+    resumed = score_case(few_shot, Case("frames", "clip", LazyImages(5, stop)), parts=kept)
     assert read == [0, 1, 2, 3, 3, 4]
-    assert resumed.images == whole.images
+    assert [i.score for i in resumed.images] == [i.score for i in whole.images]
     assert np.array_equal(resumed.map, whole.map)
 
 
 def test_a_damaged_part_is_made_anew(tmp_path):
     parts = Parts(tmp_path / "p")
-    part = Part(ImageScore(0.5, None, 0.25), np.ones((2, 3), np.float32), (4, 5), 2.0)
+    part = Prediction(
+        score=0.5,
+        map=np.ones((2, 3), np.float32),
+        score_memory=0.25,
+        origin_px=(4, 5),
+        source_px_per_px=2.0,
+    )
     parts.put(0, part)
     stored = parts.get(0)
-    assert (stored.scores, stored.origin_px, stored.source_px_per_px) == (
-        part.scores,
-        part.origin_px,
-        part.source_px_per_px,
-    )
+    names = ("score", "score_prototype", "score_memory", "origin_px", "source_px_per_px")
+    assert [getattr(stored, name) for name in names] == [getattr(part, name) for name in names]
     assert np.array_equal(stored.map, part.map)
     for cut in (0, 10, 200):
         file = next((tmp_path / "p").iterdir())
@@ -78,11 +83,17 @@ def test_a_damaged_part_is_made_anew(tmp_path):
     assert not (tmp_path / "p").exists()
 
 
+def said(score, prototype=None, memory=None, map=None, **place):
+    map = np.zeros((2, 2), np.float32) if map is None else map
+    return Prediction(score, map, prototype, memory, **place)
+
+
 def test_branches_are_combined_each_on_its_own():
-    scores = [ImageScore(0.1, 0.9, None), ImageScore(0.7, 0.2, None), ImageScore(0.5, 0.4, None)]
-    assert combine_scores(scores, 0.1) == ImageScore(0.7, 0.9, None)
+    clip = Case("frames", "clip", [])
+    whole = put_together(clip, [said(0.1, 0.9), said(0.7, 0.2), said(0.5, 0.4)], 0.1)
+    assert (whole.score, whole.score_prototype, whole.score_memory) == (0.7, 0.9, None)
     with pytest.raises(InputError, match="no images"):
-        combine_scores([], 0.1)
+        put_together(clip, [], 0.1)
 
 
 @pytest.mark.parametrize(
@@ -121,7 +132,7 @@ def test_tiles_of_a_slide_lie_where_they_were_cut(few_shot):
     expected[0:4, 4:8] = pool_map(few_shot.score(tile(0)).map)
     expected[8:12, 0:4] = pool_map(few_shot.score(tile(1)).map)
     assert np.array_equal(prediction.map, expected, equal_nan=True)
-    assert prediction.origins_px == tuple(origins)
+    assert [image.origin_px for image in prediction.images] == origins
 
 
 @pytest.mark.parametrize("tile_px", [64, 70])
@@ -141,7 +152,7 @@ def test_no_seams_between_tiles_whose_sides_are_no_whole_pixels(few_shot, tile_p
 
 
 def test_a_tile_that_overhangs_the_edge_is_cut():
-    part = Part(ImageScore(0.0, None, None), np.ones((4, 4), np.float32), (64, 64), 32.0)
+    part = said(0, map=np.ones((4, 4), np.float32), origin_px=(64, 64), source_px_per_px=32.0)
     whole, step = lay_out([part], (100, 170))
     assert step == 32.0
     assert whole.shape == (4, 6)
@@ -150,10 +161,12 @@ def test_a_tile_that_overhangs_the_edge_is_cut():
 
 def test_where_tiles_share_a_value_the_higher_one_counts():
     """Tiles of 40 px have 3 values a side, but the next one starts 2.5 values further on."""
-    none = ImageScore(0.0, None, None)
     left, right = np.full((3, 3), 0.2, np.float32), np.full((3, 3), 0.1, np.float32)
     left[1, 2] = 0.9
-    tiles = [Part(none, left, (0, 0), 16.0), Part(none, right, (0, 40), 16.0)]
+    tiles = [
+        said(0, map=map, origin_px=(0, start), source_px_per_px=16.0)
+        for map, start in ((left, 0), (right, 40))
+    ]
     for order in (tiles, tiles[::-1]):
         whole, _ = lay_out(order, (40, 80))
         assert whole[1].tolist() == pytest.approx([0.2, 0.2, 0.9, 0.1, 0.1])
@@ -171,3 +184,59 @@ def test_a_detector_takes_the_folder_of_one_case(few_shot, tmp_path):
     values = np.random.default_rng(3).integers(0, 256, (20, 30), np.uint8)
     PillowImage.fromarray(values).save(tmp_path / "a.png")
     assert few_shot.score_case(tmp_path).score == few_shot.score(values).score
+
+
+class Broken:
+    """A case that cannot be opened."""
+
+    name, read_alone = "broken", False
+
+    def open(self, reading):
+        raise InputError("broken: it is damaged.")
+
+
+def clip(name, values):
+    images = [Image(np.full((20, 30), value, np.float32), name) for value in values]
+    return Opened(Case("frames", name, LazyImages(len(images), lambda number: images[number])))
+
+
+@pytest.mark.parametrize(("workers", "batch"), [(0, 1), (2, 1), (2, 3)])
+@pytest.mark.parametrize("gpu", [False, True])
+def test_cases_of_all_kinds_come_back_in_their_order_with_their_own_errors(
+    few_shot, monkeypatch, workers, batch, gpu
+):
+    """On a graphics card, a batch is never of a clip and of pictures."""
+    monkeypatch.setattr(type(few_shot), "on_gpu", gpu)
+    original, sizes = few_shot.raw_output, []
+
+    def output(images):
+        sizes.append(len(images))
+        if any(image.pixels.mean() > 0.95 for image in images):
+            raise InputError("too bright")
+        return original(images)
+
+    monkeypatch.setattr(few_shot, "raw_output", output)
+    pictures = [Opened(Case("image", f"{n}", [picture(n)])) for n in range(5)]
+    dark, bright = clip("dark", [0.1, 0.3]), clip("bright", [0.2, 1.0, 0.3, 0.4])
+    given = [pictures[0], pictures[1], dark, Broken(), pictures[2], bright, *pictures[3:]]
+    found = list(predict(few_shot, given, workers=workers, batch=batch))
+    assert [one.source for one in found] == given
+    errors = {one.source.name: str(one.said) for one in found if isinstance(one.said, InputError)}
+    assert errors == {"broken": "broken: it is damaged.", "bright": "too bright"}
+    monkeypatch.setattr(few_shot, "raw_output", original)
+    for one in found:
+        if one.source.name in "01234":
+            expected = few_shot.score(picture(int(one.source.name)))
+            assert one.said.score == pytest.approx(expected.score, abs=1e-5 if gpu else 0)
+    assert max(sizes) == (batch if gpu and batch > 1 else 1)
+
+
+def test_nothing_is_read_of_what_is_not_wanted(few_shot):
+    one, other = (Opened(Case("image", f"{n}", [picture(n)])) for n in range(2))
+    found = list(predict(few_shot, [Broken(), one, other], wanted=lambda source: source is other))
+    assert [source.name for source, _, _ in found] == ["1"]
+
+
+def test_a_map_in_the_encoders_square(few_shot):
+    (found,) = predict(few_shot, [Opened(Case("image", "", [picture(0)]))], frame="square")
+    assert np.array_equal(found.said.map, few_shot.raw_output([picture(0)]).map[0].numpy())

@@ -8,15 +8,13 @@ import numpy as np
 import pytest
 import torch
 
-from folder_runs import score_to_folder
+from folder_runs import score_case, score_to_folder
 from recap.data.cases import Found, find_cases
 from recap.errors import InputError
+from recap.results.table import Shard
 from recap.runtime.engines import Cores, TorchRuntime
-from recap.scoring.cases import score_case
 from recap.scoring.detector import Detector
-from recap.scoring.many import SharedPass
-from recap.scoring.prepared import fitting_batch
-from recap.scoring.shards import Shard
+from recap.scoring.predict import fitting_batch
 
 
 @pytest.fixture(autouse=True)
@@ -70,15 +68,15 @@ def test_the_same_bits_with_any_number_of_workers_and_any_batch(
 
 
 def test_a_processor_scores_one_image_per_core(few_shot, many, tmp_path, monkeypatch):
-    together, met, original = [], threading.Barrier(4, timeout=30), SharedPass.output
+    together, met, original = [], threading.Barrier(4, timeout=30), Detector.raw_output
 
-    def output(self, detector):
+    def output(self, images):
         if len(together) < 4:
             together.append(torch.get_num_threads())
             met.wait()  # breaks, and fails the run, unless four are here at once
-        return original(self, detector)
+        return original(self, images)
 
-    monkeypatch.setattr(SharedPass, "output", output)
+    monkeypatch.setattr(Detector, "raw_output", output)
     score_to_folder(few_shot, many, tmp_path, draw)
     assert together == [1, 1, 1, 1]
 
@@ -102,8 +100,8 @@ def test_a_clip_is_the_same_in_batches_and_read_ahead(few_shot):
         return Image(pixels, f"frame {number}")
 
     clip = Case("frames", "clip", LazyImages(7, frame))
-    one, other = score_case(few_shot, clip), score_case(few_shot, clip, batch=3, look_ahead=True)
-    assert one.images == other.images
+    one, other = score_case(few_shot, clip), score_case(few_shot, clip, batch=3, workers=1)
+    assert [image.score for image in one.images] == [image.score for image in other.images]
     assert np.array_equal(one.map, other.map)
 
 
@@ -131,14 +129,14 @@ def test_few_cases_are_in_memory_at_once(few_shot, many, tmp_path, monkeypatch):
 
 
 def test_a_batch_runs_as_one_on_a_gpu(few_shot, many, whole, tmp_path, monkeypatch):
-    sizes, original = [], SharedPass.output
+    sizes, original = [], Detector.raw_output
 
-    def output(self, detector):
-        sizes.append(len(self.images))
-        return original(self, detector)
+    def output(self, images):
+        sizes.append(len(images))
+        return original(self, images)
 
     monkeypatch.setattr(Detector, "on_gpu", True)
-    monkeypatch.setattr(SharedPass, "output", output)
+    monkeypatch.setattr(Detector, "raw_output", output)
     rows = score_to_folder(few_shot, many, tmp_path, draw, batch=4)
     assert sizes == [4, 4, 2]
     earlier = score_to_folder(few_shot, many, whole, draw)
@@ -149,15 +147,15 @@ def test_a_batch_runs_as_one_on_a_gpu(few_shot, many, whole, tmp_path, monkeypat
 
 @pytest.mark.parametrize("gpu", [False, True])
 def test_an_error_of_the_model_is_the_row_of_its_case(gpu, few_shot, many, tmp_path, monkeypatch):
-    original = SharedPass.output
+    original = Detector.raw_output
 
-    def fails(self, detector):
-        if any(image.source.endswith("05.png") for image in self.images):
+    def fails(self, images):
+        if any(image.source.endswith("05.png") for image in images):
             raise InputError("05.png: the model does not like it.")
-        return original(self, detector)
+        return original(self, images)
 
     monkeypatch.setattr(Detector, "on_gpu", gpu)
-    monkeypatch.setattr(SharedPass, "output", fails)
+    monkeypatch.setattr(Detector, "raw_output", fails)
     rows = score_to_folder(few_shot, many, tmp_path, draw, batch=4)
     failed = {row.case: row.error for row in rows if row.status == "error"}
     assert list(failed) == ["03.png", "05.png", "07.png"]
@@ -169,17 +167,17 @@ def test_after_a_crash_in_any_stage_what_was_finished_is_there(
     stage, few_shot, many, whole, tmp_path, monkeypatch
 ):
     """A defect is not an InputError: it ends the run, but costs no finished row."""
-    original, raw = Found.open, SharedPass.output
+    original, raw = Found.open, Detector.raw_output
 
     def opened(self, reading):
         if stage == "read" and self.name == "08.png":
             raise ZeroDivisionError
         return original(self, reading)
 
-    def output(self, detector):
-        if stage == "score" and self.images[0].source.endswith("08.png"):
+    def output(self, images):
+        if stage == "score" and images[0].source.endswith("08.png"):
             raise ZeroDivisionError
-        return raw(self, detector)
+        return raw(self, images)
 
     def drawn(case, prediction, path):
         if stage == "write" and case.source.endswith("08.png"):
@@ -188,7 +186,7 @@ def test_after_a_crash_in_any_stage_what_was_finished_is_there(
 
     with monkeypatch.context() as patch:
         patch.setattr(Found, "open", opened)
-        patch.setattr(SharedPass, "output", output)
+        patch.setattr(Detector, "raw_output", output)
         with pytest.raises(ZeroDivisionError):
             score_to_folder(few_shot, many, tmp_path, drawn, workers=2)
     assert json.loads((tmp_path / "manifest.json").read_text())["status"] == "running"

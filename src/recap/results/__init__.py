@@ -1,0 +1,1 @@
+"""Folders of results: the table, what is written beside it, the manifest, and going on."""
