@@ -79,7 +79,9 @@ def _members(archive: Path) -> Iterator[Iterator[_Member]]:
         with tarfile.open(archive) as file:
             yield _tar_members(file)
     else:
-        raise InputError(f"{archive}: neither a zip nor a tar archive. Download it again.")
+        raise InputError(
+            f"{archive}: neither a zip nor a tar archive. Download it again.", path=archive
+        )
 
 
 def _zip_members(file: zipfile.ZipFile) -> Iterator[_Member]:
@@ -118,6 +120,7 @@ def _choose(
                 f"{archive}: unpacks to more than {limit_bytes} bytes or {LIMIT_FILES} files. "
                 "This is not the archive it should be.",
                 code="too_large",
+                path=archive,
             )
         inside = place(path)
         if inside is not None and chosen.setdefault(inside, member) is not member:
@@ -126,7 +129,9 @@ def _choose(
 
 
 def _refusal(archive: Path, member: _Member, reason: str) -> InputError:
-    return InputError(f"{archive}: its file {member.name[:200]!r} {reason}. Nothing was unpacked.")
+    return InputError(
+        f"{archive}: its file {member.name[:200]!r} {reason}. Nothing was unpacked.", path=archive
+    )
 
 
 def _check_room(folder: Path, need: int) -> None:
@@ -135,7 +140,8 @@ def _check_room(folder: Path, need: int) -> None:
     if need > free:
         raise InputError(
             f"{folder}: {need} bytes are to be unpacked, but only {free} are free. "
-            "Choose a larger disk."
+            "Choose a larger disk.",
+            path=folder,
         ) from OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
@@ -151,7 +157,9 @@ def _write(member: _Member, target: Path, archive: Path) -> None:
             stream.write(block)
         source.read(1)  # at its end a zip checks the sum
     if left:
-        raise InputError(f"{archive}: ends inside {member.name[:200]!r}. Download it again.")
+        raise InputError(
+            f"{archive}: ends inside {member.name[:200]!r}. Download it again.", path=archive
+        )
 
 
 @contextmanager
@@ -160,9 +168,11 @@ def _damage_reported(archive: Path) -> Iterator[None]:
         yield
     except DAMAGE as error:
         raise InputError(
-            f"{archive}: the archive is damaged ({error}). Download it again."
+            f"{archive}: the archive is damaged ({error}). Download it again.", path=archive
         ) from error
     except OSError as error:  # also the answer to some damage: bz2, offsets before the start
-        raise InputError(f"{archive}: cannot be unpacked ({error}).") from error
+        raise InputError(f"{archive}: cannot be unpacked ({error}).", path=archive) from error
     except NotImplementedError as error:
-        raise InputError(f"{archive}: packed in a way that cannot be read ({error}).") from error
+        raise InputError(
+            f"{archive}: packed in a way that cannot be read ({error}).", path=archive
+        ) from error

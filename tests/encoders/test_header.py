@@ -23,8 +23,8 @@ def test_shapes_equal_those_of_the_library(tmp_path, write_weights):
     [
         ("a.safetensors", b"", "is empty"),
         ("b.safetensors", b"abc", "not a safetensors file"),
-        ("c.bin", b"\x80\x02}q\x00" + b"x" * 50, "never opened"),
-        ("d.pt", b"PK\x03\x04" + b"x" * 50, "never opened"),
+        ("c.bin", b"\x80\x02}q\x00" + b"x" * 50, "pickle or an archive"),
+        ("d.pt", b"PK\x03\x04" + b"x" * 50, "pickle or an archive"),
         ("e.safetensors", b"version https://lfs.example/v1\noid sha256:00\n", "Git LFS"),
         ("f.safetensors", (4).to_bytes(8, "little") + b"nope", "no JSON"),
         ("g.safetensors", (2).to_bytes(8, "little") + b"[]", "no JSON object"),
@@ -43,7 +43,7 @@ def test_a_pickle_is_never_opened(tmp_path):
     torch = pytest.importorskip("torch")
     path = tmp_path / "pytorch_model.bin"
     torch.save({"weight": torch.zeros(3)}, path)
-    with pytest.raises(WeightsError, match="never opened"):
+    with pytest.raises(WeightsError, match="pickle or an archive"):
         read_shapes(path)
 
 

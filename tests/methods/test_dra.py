@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 from tiny_resnet import PX, TINY, tiny_network
 
 import recap
+from recap.encoders.conversion import RESNET_CONFIG
 from recap.errors import BundleError, InputError
 from recap.methods import _dra_backbone as dra_backbone
 from recap.methods import dra
-from recap.methods._dra_backbone import SIZES, Backbone
+from recap.methods._dra_backbone import Backbone
 from recap.methods.dra import (
     DRA,
     NORMAL,
@@ -169,7 +170,7 @@ def test_patches_stand_where_the_network_sees_them():
 
 def test_the_number_of_parameters():
     with torch.device("meta"):
-        start = transformers.ResNetModel(transformers.ResNetConfig(**SIZES))
+        start = transformers.ResNetModel(transformers.ResNetConfig(**RESNET_CONFIG))
         model = DRA(Backbone(start, name="", checksum="", input_px=448), Options())
     assert sum(p.numel() for p in model.network.parameters()) == 11_176_512
     assert sum(p.numel() for p in model.heads.parameters()) == 512 * 256 + 256 + 257 + 3 * 513
@@ -312,7 +313,7 @@ def test_normal_images_alone_are_refused(quick, make_support):
 
 
 def test_random_weights_need_no_file_and_must_be_asked_for(make_support, tmp_path, monkeypatch):
-    monkeypatch.setattr(dra_backbone, "SIZES", TINY)
+    monkeypatch.setattr(dra_backbone, "RESNET_CONFIG", TINY)
     settings = resolve_settings(
         method="dra",
         encoder={"random_weights": True, "input_px": 64},

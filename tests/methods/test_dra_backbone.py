@@ -70,7 +70,7 @@ def test_a_residual_network_that_was_added_under_a_name_of_its_own(cached_resnet
 
 @pytest.mark.parametrize("random_weights", [False, True])
 def test_pixels_are_normalised_as_the_settings_say(random_weights, resnet_folder, monkeypatch):
-    monkeypatch.setattr(dra_backbone, "SIZES", TINY)
+    monkeypatch.setattr(dra_backbone, "RESNET_CONFIG", TINY)
     kind = {"name": str(resnet_folder), "input_px": PX, "random_weights": random_weights}
     own, unit = (
         DRA(load_backbone(EncoderSettings(**kind, normalise=how), 0), Options()).eval()

@@ -41,7 +41,7 @@ def ready(peer_settings, make_support, phantoms, monkeypatch):
 
     def make(method, preset="equal", zero_shot=False):
         monkeypatch.setattr(TRAINED_BY[method], "train", stop)
-        monkeypatch.setattr(dra_backbone, "SIZES", {**dra_backbone.SIZES, **SMALL})
+        monkeypatch.setattr(dra_backbone, "RESNET_CONFIG", {**dra_backbone.RESNET_CONFIG, **SMALL})
         encoder = {"random_weights": True} if method == "dra" else {}
         settings = peer_settings(method, preset, encoder=encoder)
         fit, given = (fit_sources, phantoms) if zero_shot else (fit_support, make_support(1, 1))

@@ -3,9 +3,14 @@
 import torch
 import transformers
 
-from recap.methods._dra_backbone import SIZES
+from recap.encoders.conversion import RESNET_CONFIG
 
-TINY = {**SIZES, "embedding_size": 8, "hidden_sizes": [8, 8, 12, 16], "depths": [1, 1, 1, 1]}
+TINY = {
+    **RESNET_CONFIG,
+    "embedding_size": 8,
+    "hidden_sizes": [8, 8, 12, 16],
+    "depths": [1, 1, 1, 1],
+}
 PX = 96  # three by three patches, and two by two at half the size
 
 

@@ -314,3 +314,71 @@ def test_a_remark_does_not_repeat_the_rule(tmp_path):
     table = text[text.index("<table") : text.index("</table>")]
     assert "OUT OF DOMAIN, the score means little: unlike all<" in table
     assert "otherwise" not in table
+
+
+KNOWN = {
+    "title": "Two of them",
+    "measures": {"AUROC": "0.9"},
+    "notes": ["A note."],
+    "labels": {"a.png": "abnormal", "b.png": "normal"},
+}
+
+
+def test_what_is_known_stands_beside_what_the_detector_says(folder):
+    (folder / "references").mkdir()
+    (folder / "references/a.png.png").write_bytes(picture_png(0.7))
+    write_folder(folder, read_rows(folder / "scores.csv"), known=KNOWN)
+    text = render(folder)
+    page = Page(text)
+    for said in ("<h1>Two of them</h1>", "0.9", "A note.", "known: abnormal", "known: normal"):
+        assert said in text, said
+    assert "Reference outline of a.png" in [attrs["alt"] for attrs in page.all("img")]
+    assert "references" in [attrs.get("id") for attrs in page.all("input")]
+    table = text[text.index("<tbody>") : text.index("</tbody>")]
+    assert re.findall(r"<td class='text'>(.*?)</td>", table) == ["–", "abnormal", "normal"]
+
+
+def test_without_anything_known_there_is_no_word_of_it(folder):
+    text = render(folder)
+    body = text[text.index("<body>") : text.index("<script>")]
+    assert "nown" not in body.replace("not known", "")
+    assert "id='references'" not in body
+
+
+def test_what_is_known_is_text_and_may_be_damaged(folder):
+    known = {
+        "title": HOSTILE,
+        "measures": {HOSTILE: HOSTILE},
+        "notes": [HOSTILE],
+        "labels": {"a.png": HOSTILE},
+    }
+    page = Page(render(write_folder(folder, [row("a.png")], known=known)))
+    assert len(page.all("script")) == 1
+    assert not any(key.startswith("on") for _, attrs in page.tags for key in attrs)
+    write_folder(folder, [row("a.png")], known={"what": 1})
+    with pytest.raises(InputError, match="damaged"):
+        render(folder)
+
+
+def channel(value):
+    share = int(value, 16) / 255
+    return share / 12.92 if share <= 0.04045 else ((share + 0.055) / 1.055) ** 2.4
+
+
+def contrast(one, two):
+    def luminance(colour):
+        r, g, b = (channel(colour[i : i + 2]) for i in (1, 3, 5))
+        return 0.2126 * r + 0.7152 * g + 0.0722 * b
+
+    low, high = sorted((luminance(one), luminance(two)))
+    return (high + 0.05) / (low + 0.05)
+
+
+@pytest.mark.parametrize("theme", [0, 1])
+def test_text_has_enough_contrast(folder, theme):
+    style = re.search(r"<style>(.*?)</style>", render(folder), re.DOTALL).group(1)
+    colours = dict(re.findall(r"--([\w-]+): (#\w{6});", style.split(":root")[1 + theme]))
+    pairs = [(text, ground) for text in ("text", "quiet") for ground in ("page", "sheet")]
+    pairs += [(f"{kind}-text", kind) for kind in ("normal", "abnormal", "out", "error")]
+    for text, ground in [*pairs, ("text", "notice")]:
+        assert contrast(colours[text], colours[ground]) >= 4.5, (text, ground)

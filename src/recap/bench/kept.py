@@ -65,7 +65,9 @@ def kept_names(out: Path) -> list[str]:
     """List the names of all finished cells of a folder, in order."""
     folder = out / CELLS
     if not folder.is_dir() and not (out / PACKED).is_file():
-        raise InputError(f"{out}: no results here. Make some with `recap bench run --out {out}`.")
+        raise InputError(
+            f"{out}: no results here. Make some with `recap bench run --out {out}`.", path=out
+        )
     files = (file.relative_to(folder).with_suffix("") for file in folder.rglob("*.json"))
     names = {file.as_posix() for file in files} | _packed(out).keys()
     return sorted(names, key=lambda name: f"{name}.json".split("/"))
@@ -93,7 +95,9 @@ def refusing_damage(file: Path) -> Iterator[None]:
     try:
         yield
     except (OSError, ValueError, TypeError, KeyError, EOFError, BadZipFile) as error:
-        raise InputError(f"{file}: is damaged ({error}). Remove it and run again.") from error
+        raise InputError(
+            f"{file}: is damaged ({error}). Remove it and run again.", path=file
+        ) from error
 
 
 def pack(out: Path) -> int:

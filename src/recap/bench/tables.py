@@ -291,7 +291,8 @@ def grid_cells(out: Path, on: MeasuredOn) -> tuple[ResultCell, ...]:
         where, option = ("on the pools", " --on pool") if on == "pool" else ("of a grid", "")
         raise InputError(
             f"{out}: no finished results {where}. Make some with `recap bench run{option} --out "
-            f"{out}`."
+            f"{out}`.",
+            path=out,
         )
     return tuple(found)
 

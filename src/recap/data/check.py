@@ -116,7 +116,7 @@ def inspect_data(path: Path, progress: Progress = silent) -> DataReport:
     """Look at every file of a data set: a folder of any known layout, or a CSV manifest."""
     path = Path(path)
     if not path.exists():
-        raise InputError(f"{path}: {not_there(path, 'folder or file')}")
+        raise InputError(f"{path}: {not_there(path, 'folder or file')}", path=path)
     try:
         domain = read_domain(path)
     except InputError as error:

@@ -67,16 +67,20 @@ def manifest_samples(file: Path, split: Split, domain: str = "") -> list[Sample]
     if manifest.wrong_rows:
         more = len(manifest.wrong_rows) - 1
         also = f" (and {more} more)" if more else ""
-        raise InputError(f"{file}: {manifest.wrong_rows[0]}{also}. Correct the manifest.")
+        raise InputError(
+            f"{file}: {manifest.wrong_rows[0]}{also}. Correct the manifest.", path=file
+        )
     if manifest.missing:
         raise InputError(
             f"{file}: {len(manifest.missing)} of its files do not exist "
-            f"({name_some(manifest.missing)}). Paths are relative to the manifest's folder."
+            f"({name_some(manifest.missing)}). Paths are relative to the manifest's folder.",
+            path=file,
         )
     if not manifest.samples[split] and split != "train":
         raise InputError(
             f"{file}: no rows of the {split} split. Write '{split}' into the split column of the "
-            "rows that belong to it."
+            "rows that belong to it.",
+            path=file,
         )
     return sorted(manifest.samples[split], key=lambda sample: sample.abnormal)
 
@@ -102,7 +106,9 @@ def _rows(file: Path) -> Iterator[tuple[int, dict[str, str]]]:
                     row = zip(columns, padded, strict=False)
                     yield reader.line_num, {name: value.strip() for name, value in row}
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise InputError(f"{file}: cannot be read as a CSV file in UTF-8 ({error}).") from error
+        raise InputError(
+            f"{file}: cannot be read as a CSV file in UTF-8 ({error}).", path=file
+        ) from error
 
 
 def _check_columns(columns: list[str], file: Path) -> None:
@@ -112,11 +118,12 @@ def _check_columns(columns: list[str], file: Path) -> None:
             f"{file}: the column{'s' * (len(missing) > 1)} {' and '.join(missing)} "
             f"{'are' if len(missing) > 1 else 'is'} missing; its first line has "
             f"{', '.join(filter(None, columns)) or 'no columns'}. "
-            "A manifest needs path and label, and may have mask, patient and split."
+            "A manifest needs path and label, and may have mask, patient and split.",
+            path=file,
         )
     twice = [name for name in (*REQUIRED, "mask", "patient", "split") if columns.count(name) > 1]
     if twice:
-        raise InputError(f"{file}: the column {twice[0]} is there twice. Keep one.")
+        raise InputError(f"{file}: the column {twice[0]} is there twice. Keep one.", path=file)
 
 
 def _parse(row: dict[str, str], folder: Path, domain: str) -> tuple[Split, Sample]:

@@ -91,7 +91,8 @@ def _refuse_in_the_way(places: Sequence[Path]) -> None:
         if os.path.lexists(place) and not is_free:
             raise InputError(
                 f"{place}: holds something else than this domain. Move it away, or choose another "
-                "--to."
+                "--to.",
+                path=place,
             )
 
 
@@ -169,7 +170,8 @@ def _unpack_domains(
         if not found or (absent and all_needed):
             raise InputError(
                 f"{archive}: does not hold {', '.join(absent)} in the benchmark's layout "
-                "(NAME/{train,valid,test}/{good,Ungood}). Look into it with unzip -l or tar -t."
+                "(NAME/{train,valid,test}/{good,Ungood}). Look into it with unzip -l or tar -t.",
+                path=archive,
             )
         for domain in found:
             (scratch / domain).replace(to / domain)

@@ -153,7 +153,7 @@ def _read_axial(path: Path) -> FloatArray:
     volume = read_nrrd(path, "axial")
     steps = np.abs(volume.grid.affine_ras[:3, :3])
     if (steps.max(axis=0) < MOST_OBLIQUE * np.linalg.norm(steps, axis=0)).any():
-        raise InputError(f"{path}: the volume is not cut along the axes of the body.")
+        raise InputError(f"{path}: the volume is not cut along the axes of the body.", path=path)
     return volume.values
 
 
@@ -172,11 +172,13 @@ def _unpack(archive: Path, wanted: dict[str, str], folder: Path) -> None:
                     _copy_checked(stream, folder / name, wanted[name])
                 missing.remove(name)
     if missing:
-        raise InputError(f"{archive.name}: lacks {', '.join(sorted(missing))}.")
+        raise InputError(f"{archive.name}: lacks {', '.join(sorted(missing))}.", path=archive.name)
 
 
 def _copy_checked(stream: IO[bytes], target: Path, sha256: str) -> None:
     data = stream.read()
     if hashlib.sha256(data).hexdigest() != sha256:
-        raise InputError(f"{target.name}: is not the file expected (its SHA-256 differs).")
+        raise InputError(
+            f"{target.name}: is not the file expected (its SHA-256 differs).", path=target.name
+        )
     write_atomic(target, data)

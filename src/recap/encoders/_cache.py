@@ -38,8 +38,8 @@ LEDGER_FILE = "ledger.json"
 Shapes = dict[str, tuple[int, ...]]
 
 CONVERT = (
-    "Pickles (.bin, .pt) are never opened: convert them with transformers, whose "
-    "save_pretrained(FOLDER) writes model.safetensors; then `recap weights add FOLDER`."
+    "`recap weights add` takes a model.safetensors, files of torch (.bin, .pt: read, never "
+    "unpickled), or a folder with one of them and its config.json."
 )
 _HEADER_LIMIT_BYTES = 100_000_000
 

@@ -172,6 +172,8 @@ class EncoderEntry:
     pickle_only: bool = False
     text_config: dict[str, Any] | None = None
     """Of the text tower that the same checkpoint holds, if it does."""
+    original_sha256: str | None = None
+    """Of the file that its makers published, where that is another one than the hub's."""
 
 
 def _dinov2(
@@ -214,6 +216,7 @@ def _clip(
     projection: int,
     text_heads: int,
     revision: str,
+    original_sha256: str,
 ) -> EncoderEntry:
     """The vision tower of one of OpenAI's CLIP models, and the text tower that belongs to it."""
     config = {
@@ -243,9 +246,10 @@ def _clip(
         revision,
         sha256=None,
         licence="MIT",
-        note="on the hub only as a pickle: convert once",
+        note="`recap weights add` takes OpenAI's file",
         pickle_only=True,
         text_config=text_config,
+        original_sha256=original_sha256,
     )
 
 
@@ -286,6 +290,7 @@ _ENTRIES = (
         projection=512,
         text_heads=8,
         revision="57c216476eefef5ab752ec549e440a49ae4ae5f3",
+        original_sha256="5806e77cd80f8b59890b7e101eabd078d9fb84e6937f9e85e4ecb61988df416f",
     ),
     _clip(
         "clip-vit-l14-336",
@@ -298,6 +303,7 @@ _ENTRIES = (
         projection=768,
         text_heads=12,
         revision="ce19dc912ca5cd21c8a653c79e251e808ccabcd1",
+        original_sha256="3035c92b350959924f9f00213499208652fc7ea050643e8b385c2dac08641f02",
     ),
     _dinov2(
         "rad-dino",

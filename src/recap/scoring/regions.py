@@ -117,7 +117,8 @@ def ignore_masks(folder: Path, images: Sequence[Path]) -> IgnoreMasks:
     if not pairs.matched:
         raise InputError(
             f"{folder}: no mask has the name of an image. A mask has its image's name, or that "
-            "name and _mask."
+            "name and _mask.",
+            path=folder,
         )
     return IgnoreMasks(folder, pairs.matched, tuple(pairs.orphans))
 
@@ -218,7 +219,8 @@ def _fitted(ignore: BoolArray, size_hw: tuple[int, int], case: Case) -> BoolArra
     if case.kind != "slide":
         raise InputError(
             f"{case.source}: its ignore mask is {ignore.shape[1]}×{ignore.shape[0]} pixels, the "
-            f"image {size_hw[1]}×{size_hw[0]}. They must match."
+            f"image {size_hw[1]}×{size_hw[0]}. They must match.",
+            path=case.source,
         )
     rows, columns = (
         ((np.arange(side) + 0.5) * given / side).astype(int)

@@ -105,7 +105,8 @@ def served_names(bundles: tuple[Path, ...]) -> dict[str, Path]:
         if not NAME.fullmatch(name):
             raise SettingsError(
                 f"{folder}: '{name}' cannot stand in an address. Rename the folder with letters, "
-                "digits, '_', '.' and '-'."
+                "digits, '_', '.' and '-'.",
+                path=folder,
             )
         if name in named:
             raise SettingsError(f"{named[name]} and {folder} are both called '{name}'. Rename one.")

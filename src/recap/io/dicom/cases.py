@@ -85,7 +85,8 @@ def _case_cut(stack: Stack, axis: Axis, given: Window | None) -> Case:
     if rows * columns * len(stack.planes) > MAX_VOXELS:
         raise InputError(
             f"{stack.source}: {len(stack.planes)} slices of {rows}x{columns} pixels are more than "
-            "can be held in memory to be cut anew. Set reading.axis=auto."
+            "can be held in memory to be cut anew. Set reading.axis=auto.",
+            path=stack.source,
         )
     grid = grid_for(shape, stored_affine(stack.planes), axis, stack.source)
     file, frame = stack.pick(len(stack.planes) // 2)
@@ -119,7 +120,8 @@ def _slice(stack: Stack, number: int) -> tuple[NDArray[Any], Display, DicomFile,
     if stored.shape[:2] != stack.size_hw:
         raise InputError(
             f"{file.path}: has {stored.shape[0]}x{stored.shape[1]} pixels, but the other slices "
-            f"of its series have {stack.size_hw[0]}x{stack.size_hw[1]}. Keep them apart."
+            f"of its series have {stack.size_hw[0]}x{stack.size_hw[1]}. Keep them apart.",
+            path=file.path,
         )
     return stored, file.display(frame), file, frame
 
@@ -131,7 +133,8 @@ def _values(stack: Stack) -> FloatArray:
         stored, display, file, _ = _slice(stack, number)
         if not display.is_grey(stored):
             raise InputError(
-                f"{file.path}: slices in colour are shown as acquired only. Set reading.axis=auto."
+                f"{file.path}: slices in colour are shown as acquired only. Set reading.axis=auto.",
+                path=file.path,
             )
         values[number] = display.in_unit(stored)
     return values

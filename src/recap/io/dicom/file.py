@@ -198,6 +198,7 @@ def _inflated(stream: IO[bytes], source: str) -> tuple[Any, bytes] | None:
         raise InputError(
             f"{source}: unpacks to more than {most >> 20} MB, the most that is read.",
             code="too_large",
+            path=source,
         )
     return meta, data
 
@@ -221,9 +222,9 @@ def _read_inflated(stream: IO[bytes], meta: Any, keywords: list[str] | None = No
 def _layout(header: Any, stream: IO[bytes], source: str) -> Layout:
     element = _pixel_element(stream, *header.original_encoding)
     if element is None:
-        raise InputError(f"{source}: {why_no_pixels(header)}")
+        raise InputError(f"{source}: {why_no_pixels(header)}", path=source)
     if reason := why_no_picture(header):
-        raise InputError(f"{source}: {reason}")
+        raise InputError(f"{source}: {reason}", path=source)
     keyword, vr, length = element
     start = stream.tell()
     left = stream.seek(0, 2) - start

@@ -105,34 +105,41 @@ class Layout:
         """Refuse sizes that are impossible, too large, or not backed by bytes."""
         size = f"{self.rows}x{self.columns} pixels"
         if self.rows < 1 or self.columns < 1:
-            raise InputError(f"{source}: holds pixels but names no size for them. {EXPORT_AGAIN}")
+            raise InputError(
+                f"{source}: holds pixels but names no size for them. {EXPORT_AGAIN}", path=source
+            )
         if self.samples not in (1, 3):
             raise InputError(
                 f"{source}: has {self.samples} samples for each pixel, and only one or three are "
-                "read. Export it in grey or as RGB."
+                "read. Export it in grey or as RGB.",
+                path=source,
             )
         if self.rows * self.columns > MAX_PIXELS:
             raise InputError(
                 f"{source}: has {size}, and more than {MAX_PIXELS // 10**6} million are not read. "
                 "Cut it into tiles or shrink it.",
                 code="too_large",
+                path=source,
             )
         if self.frames > MAX_FRAMES:
             raise InputError(
                 f"{source}: has {self.frames} frames, and more than {MAX_FRAMES} are not read. "
-                "Cut it into parts."
+                "Cut it into parts.",
+                path=source,
             )
         if not 1 <= self.bits_stored <= self.bits_allocated <= 64:
             raise InputError(
                 f"{source}: {self.bits_stored} bits stored in {self.bits_allocated} cannot be. "
-                f"{EXPORT_AGAIN}"
+                f"{EXPORT_AGAIN}",
+                path=source,
             )
         # Each compressed frame is an item with a head of eight bytes.
         needed = 8 * self.frames if self.encapsulated else (self.frame_bits * self.frames + 7) // 8
         if self.length < max(1, needed):
             raise InputError(
                 f"{source}: the file ends early: {self.frames} frame(s) of {size} take at least "
-                f"{needed} bytes, and {self.length} are there. {EXPORT_AGAIN}"
+                f"{needed} bytes, and {self.length} are there. {EXPORT_AGAIN}",
+                path=source,
             )
 
     def check_single(self, source: str) -> None:
@@ -143,7 +150,8 @@ class Layout:
         if not self.encapsulated and self.length > single and held > 1:
             raise InputError(
                 f"{source}: holds the bytes of {held} frames of {self.rows}x{self.columns} pixels "
-                f"but names no number of them (NumberOfFrames). {EXPORT_AGAIN}"
+                f"but names no number of them (NumberOfFrames). {EXPORT_AGAIN}",
+                path=source,
             )
 
     def corrected(self) -> "Layout":
@@ -221,7 +229,8 @@ def _decoder(layout: Layout, source: str) -> Any:
     except NotImplementedError as error:
         raise InputError(
             f"{source}: its pixels are stored as {_syntax_name(layout.syntax)}, which is not read. "
-            "Export it without compression, or as JPEG 2000."
+            "Export it without compression, or as JPEG 2000.",
+            path=source,
         ) from error
 
 
@@ -239,11 +248,13 @@ def _plugin(decoder: Any, layout: Layout, frame: bytes, bits: int, source: str) 
         raise InputError(
             f"{source}: its pixels are stored as {name} with {bits} bits, for which no decoder is "
             "installed. Install it with: pip install pylibjpeg-libjpeg (GPL-3, and therefore not "
-            "brought along)."
+            "brought along).",
+            path=source,
         )
     raise InputError(
         f"{source}: its pixels are stored as {name}, for which no decoder is installed. "
-        "Install it with: pip install 'recap-ad[dicom]'"
+        "Install it with: pip install 'recap-ad[dicom]'",
+        path=source,
     )
 
 
@@ -273,7 +284,8 @@ def _checked_colour(values: NDArray[Any], photometric: str, source: str) -> NDAr
     if values.ndim == 3 and photometric != "RGB":
         raise InputError(
             f"{source}: its colours are stored as {photometric}, which is not read. "
-            "Export it as RGB."
+            "Export it as RGB.",
+            path=source,
         )
     return values
 
