@@ -6,7 +6,7 @@ import pytest
 
 from recap.bench.supports import Supports, refuse_other_images, refuse_other_supports
 from recap.data import write_phantoms
-from recap.data.exclusions import read_exclusions
+from recap.data.supports import read_exclusions
 from recap.errors import InputError
 
 

@@ -18,7 +18,7 @@ from recap._files import write_atomic
 from recap.bench.supports import Lists, SupportList, Supports
 from recap.config import Section, Settings
 from recap.data import Domain, Support
-from recap.data.exclusions import relative_path
+from recap.data.supports import relative_path
 from recap.errors import InputError, SettingsError
 from recap.methods.recap.settings import RecapSettings
 from recap.methods.registry import changed, find_method

@@ -10,7 +10,7 @@ from pathlib import Path
 from recap._process import Engine, run_each
 from recap.bench.cells import Cell
 from recap.data import Domain, Support
-from recap.data.exclusions import Exclusions
+from recap.data.supports import Exclusions
 from recap.errors import RecapError
 from recap.threads import fixed_threads
 

@@ -13,7 +13,7 @@ from recap.bench.engines import Job, run_jobs
 from recap.bench.kept import is_done, place_of, read_result
 from recap.bench.supports import Supports, refuse_other_images, refuse_other_supports
 from recap.data import Domain, Support
-from recap.data.exclusions import Exclusions
+from recap.data.supports import Exclusions
 from recap.errors import InputError, SettingsError
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from recap.data import Domain, Support, draw_support, read_support
-from recap.data.exclusions import Exclusions, relative_path
+from recap.data.supports import Exclusions, relative_path
 from recap.errors import InputError, SettingsError
 from recap.methods.registry import find_method
 from recap.types import CLASSES, Sample

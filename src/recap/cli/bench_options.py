@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from recap.bench.supports import Lists
     from recap.config import Settings
     from recap.data import Domain
-    from recap.data.exclusions import Exclusions
+    from recap.data.supports import Exclusions
 
 Data = Annotated[Path, typer.Option(help="A folder of data sets, or one of them.")]
 Out = Annotated[Path, typer.Option(help="Folder for the results; finished cells are skipped.")]
@@ -136,7 +136,7 @@ def _support_lists(
 
 def _left_out(exclude: Path | None, domains: "Sequence[Domain]") -> "Exclusions | None":
     """The list of --exclude; entries that are of no data set here are told."""
-    from recap.data.exclusions import read_exclusions
+    from recap.data.supports import read_exclusions
 
     if exclude is None:
         return None
