@@ -12,7 +12,7 @@ from dicom_files import item, place, pydicom_files, save_dicom, save_enhanced, s
 from recap.config import ReadingSettings
 from recap.io import open_file
 from recap.io.case import Case
-from recap.io.dicom_series import group_series, open_series
+from recap.io.dicom.series import group_series, open_series
 from recap.scoring.regions import case_regions
 from recap.types import Decision, Prediction
 

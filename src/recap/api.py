@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from recap._files import scratch_folder
 from recap.data import Domain, read_domain
-from recap.data.exclusions import read_exclusions
+from recap.data.supports import read_exclusions
 from recap.progress import Progress, silent
 from recap.results.table import WHOLE, Shard
 from recap.runtime.choose import load, load_many

@@ -21,8 +21,10 @@ class Section(BaseModel):
 
 
 class ReadingSettings(Section):
-    """How files that hold more than a picture become images. Saved with every detector, so that
-    what it scores is read as what it was fitted on."""
+    """The way in which files that hold more than a picture become images.
+
+    Saved with every detector, so that what it scores is read as what it was fitted on.
+    """
 
     window: str = "file"
     """`file`: the window that the file names, or else its own range; abdomen, lung, brain or bone
@@ -36,7 +38,7 @@ class ReadingSettings(Section):
 
 
 class EncoderSettings(Section):
-    """Which frozen vision transformer sees the image, and how."""
+    """The frozen vision transformer that sees the image."""
 
     name: str = "dinov2-small"
     """A named encoder, a local folder, or a hub id of a supported family."""

@@ -7,7 +7,7 @@ from typer.testing import CliRunner
 
 from recap.cli.data_audit import audit_command
 from recap.data import find_domains, write_phantoms
-from recap.data.exclusions import read_exclusions
+from recap.data.supports import read_exclusions
 
 
 @pytest.fixture

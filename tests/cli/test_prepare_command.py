@@ -7,7 +7,7 @@ from typer.testing import CliRunner
 import raw_trees
 from recap.cli.data_prepare import prepare_command
 from recap.data import read_domain
-from recap.data.prepare.sources import NAMES
+from recap.data.prepare.run import NAMES
 from recap.errors import InputError, SettingsError
 from toy_source import tree
 

@@ -8,11 +8,10 @@ import pytest
 from PIL import Image as PillowImage
 
 from recap.data import read_domain, write_phantoms
-from recap.data.audit import audit
-from recap.data.audit_files import summary, table, write_audit
-from recap.data.exclusions import read_exclusions
-from recap.data.fingerprints import Fingerprint
-from recap.data.leaks import Audited, find_leaks
+from recap.data.audit import audit, summary, table, write_audit
+from recap.data.copies import Audited, find_leaks
+from recap.data.similar import Fingerprint
+from recap.data.supports import read_exclusions
 from recap.errors import InputError
 
 pytestmark = pytest.mark.slow

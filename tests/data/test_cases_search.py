@@ -13,8 +13,8 @@ from dicom_files import item, save_dicom, save_series, write
 from recap.config import ReadingSettings
 from recap.data.benchmark import find_domains, read_domain
 from recap.data.cases import Found, _with_unique_names, find_cases, open_one_case
+from recap.data.check import inspect_data
 from recap.data.folder import list_images
-from recap.data.inspect import inspect_data
 from recap.errors import InputError, RecapError
 from recap.io import formats
 from recap.io.raster import read_raster

@@ -4,7 +4,7 @@ import pytest
 
 from recap._download import sha256_of
 from recap.data import read_domain, write_phantoms
-from recap.data.exclusions import entry_of, read_exclusions
+from recap.data.supports import entry_of, read_exclusions
 from recap.errors import InputError
 
 

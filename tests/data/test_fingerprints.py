@@ -5,8 +5,8 @@ from hypothesis import strategies as st
 from PIL import Image as PillowImage
 from scipy.ndimage import gaussian_filter
 
-from recap.data.fingerprints import fingerprint, grey_levels, hamming, hashes, structures, turn
 from recap.data.phantom import phantom
+from recap.data.similar import fingerprint, grey_levels, hamming, hashes, structures, turn
 
 
 @pytest.fixture(scope="module")

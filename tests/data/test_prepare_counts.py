@@ -4,7 +4,7 @@ from collections import Counter
 from pathlib import Path
 
 from recap.data.prepare import PrepareOptions, brainmri, chest, resc
-from recap.data.prepare.pairs import Pair
+from recap.data.prepare.plan import Pair
 
 OPTIONS = PrepareOptions()
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import recap.data.prepare.run as run_module
 from killed_run import prepare_and_die
 from recap.data.prepare import Item, Output, Plan, PrepareOptions, prepare
-from recap.data.prepare.select import draw, rank, share_out
+from recap.data.prepare.plan import draw, rank, share_out
 from recap.errors import InputError, SettingsError
 from toy_source import ODD, SOURCE, toy, tree, work, worked, write_numbers
 

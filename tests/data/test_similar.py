@@ -3,8 +3,7 @@ import pytest
 from scipy.ndimage import gaussian_filter
 
 from recap.data import similar
-from recap.data.fingerprints import turn
-from recap.data.similar import Yardstick, find_matches, measure
+from recap.data.similar import Yardstick, find_matches, measure, turn
 
 
 def textures(count, seed=0):

@@ -20,7 +20,7 @@ from dicom_files import (
 from recap.config import ReadingSettings
 from recap.errors import InputError, SettingsError
 from recap.io.case import Case
-from recap.io.dicom import is_dicom, open_dicom
+from recap.io.dicom.cases import is_dicom, open_dicom
 from recap.io.raster import MAX_PIXELS
 
 GREY = np.array([[0, 1, 2], [3, 4, 10]], np.uint16)

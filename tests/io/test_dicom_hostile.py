@@ -30,9 +30,9 @@ from dicom_files import (
 )
 from recap.config import ReadingSettings
 from recap.errors import InputError
-from recap.io import dicom_file
-from recap.io.dicom import is_dicom, open_dicom
-from recap.io.dicom_series import group_series
+from recap.io.dicom.cases import file as dicom_file
+from recap.io.dicom.cases import is_dicom, open_dicom
+from recap.io.dicom.series import group_series
 
 READING = ReadingSettings()
 LARGEST_SEED = 200_000
@@ -185,7 +185,7 @@ def test_cut_jpeg_ls_does_not_hang(tmp_path: Path) -> None:
     script = (
         "import sys; from pathlib import Path\n"
         "from recap.config import ReadingSettings; from recap.errors import InputError\n"
-        "from recap.io.dicom import open_dicom\n"
+        "from recap.io.dicom.cases import open_dicom\n"
         "for path in Path(sys.argv[1]).glob('[0-9]*.dcm'):\n"
         "    try: open_dicom(path, ReadingSettings()).images[0]\n"
         "    except InputError: print('refused')\n"

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from recap.io.dicom_jpeg import decode_lossless
+from recap.io.dicom._lossless_jpeg import decode_lossless
 
 # Categories 0..16 all with codes of five bits: a table that any difference can be coded with.
 COUNTS = bytes([0, 0, 0, 0, 17] + [0] * 11)

@@ -10,9 +10,9 @@ from pydicom.uid import RLELossless
 from dicom_files import data_set, item, save_compressed, save_dicom, write
 from recap.config import ReadingSettings
 from recap.errors import InputError
-from recap.io.dicom import open_dicom
-from recap.io.dicom_decode import MAX_FRAMES
-from recap.io.dicom_tags import LayeredTags, frame_tags, numbers, stated_number
+from recap.io.dicom.cases import open_dicom
+from recap.io.dicom.header import LayeredTags, frame_tags, numbers, stated_number
+from recap.io.dicom.pixels import MAX_FRAMES
 
 READING = ReadingSettings(window="0,100")
 GREY = np.array([[0, 10, 20], [30, 40, 100]], np.uint16)

@@ -11,9 +11,9 @@ from pydicom.pixels import apply_modality_lut, apply_voi_lut, get_decoder
 from dicom_files import pydicom_data_files, pydicom_files
 from recap.config import ReadingSettings
 from recap.errors import InputError
-from recap.io.dicom import is_dicom, open_dicom
-from recap.io.dicom_file import open_file
-from recap.io.dicom_series import group_series, open_series
+from recap.io.dicom.cases import is_dicom, open_dicom
+from recap.io.dicom.file import open_file
+from recap.io.dicom.series import group_series, open_series
 
 READING = ReadingSettings()
 # What has pixels and is refused, with the reason.

@@ -8,8 +8,8 @@ from dicom_files import SERIES, data_set, place, save_dicom, save_series, write
 from recap.config import ReadingSettings
 from recap.errors import InputError
 from recap.io.case import Case
-from recap.io.dicom import open_dicom
-from recap.io.dicom_series import Series, group_series, open_series
+from recap.io.dicom.cases import open_dicom
+from recap.io.dicom.series import Series, group_series, open_series
 
 STACK = np.random.default_rng(0).integers(0, 1000, (6, 5, 7)).astype(np.int16)
 

@@ -18,9 +18,9 @@ from recap.data.cases import find_cases
 from recap.data.folder import list_images
 from recap.errors import InputError
 from recap.io import formats
+from recap.io.decoding import one_line_errors
 from recap.io.formats import read_image, sniff
 from recap.io.nifti import nifti_pair
-from recap.io.reasons import one_line_errors
 from slide_files import PINK, blank, write_slide
 from volume_files import write_nifti, write_nrrd
 

@@ -7,7 +7,7 @@ import pytest
 
 from recap.config import Axis
 from recap.errors import InputError
-from recap.io import voxels
+from recap.io import volume as volume_module
 from recap.io.nifti import is_nifti, read_nifti, write_map_volume
 from recap.io.volume import Grid, grid_for
 from registry_files import wheel_files
@@ -226,7 +226,7 @@ def test_gaps_become_the_lowest_value(tmp_path: Path) -> None:
 
 
 def test_gaps_and_values_across_chunks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(voxels, "_CHUNK_VOXELS", 16)
+    monkeypatch.setattr(volume_module, "_CHUNK_VOXELS", 16)
     stored = noise(dtype="f8")
     stored[:, :, 2], stored[3, 3, 6] = np.nan, -7
     expected = np.where(np.isnan(stored), -7, stored)

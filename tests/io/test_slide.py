@@ -9,9 +9,16 @@ from recap.config import ReadingSettings
 from recap.errors import InputError
 from recap.io import slide as slide_module
 from recap.io import slide_pixels
-from recap.io.slide import is_slide, lay_tiles, open_slide, thumbnail
+from recap.io.slide import (
+    colourfulness,
+    is_slide,
+    lay_tiles,
+    open_slide,
+    otsu,
+    thumbnail,
+    tissue_shares,
+)
 from recap.io.slide_pixels import Slide
-from recap.io.slide_tissue import colourfulness, otsu, tissue_shares
 from registry_files import wheel_files
 from slide_files import GLASS, PINK, PURPLE, blank, shrink, write_slide
 

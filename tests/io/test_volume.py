@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from recap.config import Axis, ReadingSettings
 from recap.errors import InputError, SettingsError
+from recap.io.case import volume_case
 from recap.io.volume import FRAMES, Grid, Volume, grid_for, orientation_of
-from recap.io.volume_case import volume_case
 from recap.types import Identity
 from volume_files import affine, signed_permutations, turn
 

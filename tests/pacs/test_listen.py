@@ -218,7 +218,7 @@ def test_images_without_names_are_not_taken(running):
 def test_a_deflated_image_is_not_unpacked_for_its_names(running, monkeypatch):
     from pynetdicom import AE
 
-    monkeypatch.setattr("recap.io.dicom_file._MAX_SCANNED", 2**12)
+    monkeypatch.setattr("recap.io.dicom.file._MAX_SCANNED", 2**12)
     monkeypatch.setattr("zlib.decompress", None)  # that of pydicom, which knows no limit
     listener = running(quiet_seconds=60)
     (image,) = study(28, slices=1, side=1000)

@@ -13,7 +13,7 @@ from dicom_files import save_dicom, save_series
 from recap.config import ReadingSettings
 from recap.io import open_file
 from recap.io.case import Case
-from recap.io.dicom_series import group_series, open_series
+from recap.io.dicom.series import group_series, open_series
 from recap.report.dicom.identity import patient_and_study
 from recap.report.dicom.results import write_dicom_results
 from recap.types import Prediction

@@ -13,7 +13,7 @@ from dicom_files import SERIES, place, save_dicom, save_enhanced
 from recap.config import ReadingSettings
 from recap.io import open_file
 from recap.io.case import Case
-from recap.io.dicom_series import group_series, open_series
+from recap.io.dicom.series import group_series, open_series
 from recap.report.dicom.results import write_dicom_results
 from recap.scoring.regions import case_regions
 from recap.types import Prediction

@@ -16,8 +16,8 @@ from recap.config import ReadingSettings
 from recap.errors import InputError
 from recap.io import open_file
 from recap.io.case import Case
-from recap.io.dicom_own import is_own
-from recap.io.dicom_series import group_series, open_series
+from recap.io.dicom.header import is_own
+from recap.io.dicom.series import group_series, open_series
 from recap.report.dicom.identity import repeatable_uids
 from recap.report.dicom.report import MAX_FINDINGS, find_findings
 from recap.report.dicom.results import write_dicom_results

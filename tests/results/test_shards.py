@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from recap.data.walk import is_output, walk
+from recap.data.folder import is_output, walk
 from recap.errors import SettingsError
 from recap.results.table import (
     MANIFEST,

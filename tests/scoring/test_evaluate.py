@@ -8,7 +8,7 @@ import sklearn.metrics
 from PIL import Image as PillowImage
 
 from recap.data.benchmark import read_domain
-from recap.data.exclusions import read_exclusions
+from recap.data.supports import read_exclusions
 from recap.errors import InputError
 from recap.io import read_mask
 from recap.metrics import PixelMetrics

@@ -14,9 +14,8 @@ from recap.bench.examples import choose_examples, keep_examples, keep_maps, name
 from recap.bench.kept import write_result
 from recap.bench.supports import Supports, fitted_samples, support_record
 from recap.data import Domain, Support
-from recap.data.exclusions import Exclusions
 from recap.data.support import load_support
-from recap.data.supports import held_out_pool, known_patient
+from recap.data.supports import Exclusions, held_out_pool, known_patient
 from recap.encoders.memo import Memo
 from recap.encoders.vit import Encoder
 from recap.errors import InputError, OtherFitError

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from recap.bench.supports import Lists
     from recap.config import Settings
     from recap.data import Domain
-    from recap.data.exclusions import Exclusions
+    from recap.data.supports import Exclusions
 
 Data = Annotated[Path, typer.Option(help="A folder of data sets, or one of them.")]
 Out = Annotated[Path, typer.Option(help="Folder for the results; finished cells are skipped.")]
@@ -46,7 +46,7 @@ Jobs = Annotated[int, typer.Option(min=1, help="Cells at once, each in a process
 
 @dataclass(frozen=True)
 class Grid:
-    """What the options of a run add up to: data, shots and seeds, and how they are measured."""
+    """The sum of the options of a run: data, shots and seeds, and how they are measured."""
 
     domains: "list[Domain]"
     """All of the folder: zero-shot cells learn from those that are not asked for too."""
@@ -136,7 +136,7 @@ def _support_lists(
 
 def _left_out(exclude: Path | None, domains: "Sequence[Domain]") -> "Exclusions | None":
     """The list of --exclude; entries that are of no data set here are told."""
-    from recap.data.exclusions import read_exclusions
+    from recap.data.supports import read_exclusions
 
     if exclude is None:
         return None

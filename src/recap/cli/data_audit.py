@@ -36,9 +36,8 @@ def audit_command(
     test images to leave out (exclude.txt), which `recap evaluate --exclude` takes. The exit code is
     0 without leaks and 1 with leaks.
     """
-    from recap.data.audit import audit
-    from recap.data.audit_files import CACHE, summary, write_audit
-    from recap.data.leaks import LEAKS
+    from recap.data.audit import CACHE, audit, summary, write_audit
+    from recap.data.copies import LEAKS
 
     with bars() as report:
         found = audit(root, report, cache=out / CACHE, workers=workers, reach=reach)

@@ -12,7 +12,7 @@ from recap.cli.words import printable
 from recap.errors import counted
 
 if TYPE_CHECKING:
-    from recap.data.inspect import DataReport
+    from recap.data.check import DataReport
 
 MOST_SIZES = 5
 
@@ -34,7 +34,7 @@ def check_command(
 
     The exit code is 1 if there are problems.
     """
-    from recap.data.inspect import inspect_all
+    from recap.data.check import inspect_all
 
     with bars() as report:
         found = inspect_all(path, report)

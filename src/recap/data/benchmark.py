@@ -4,13 +4,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from recap.data.folder import match_masks, name_some, natural_key
+from recap.data.folder import (
+    folder_of_other_kind,
+    match_masks,
+    name_some,
+    natural_key,
+    refuse_masks_among,
+    walk,
+)
 from recap.data.manifest import Split, manifest_samples
-from recap.data.other_kinds import folder_of_other_kind, refuse_masks_among
-from recap.data.walk import walk
 from recap.errors import InputError
+from recap.io.decoding import not_there
 from recap.io.formats import is_labelled_image
-from recap.io.reasons import not_there
 from recap.types import CLASSES, Sample
 
 Layout = Literal["benchmark", "folders", "manifest"]

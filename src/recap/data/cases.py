@@ -8,18 +8,16 @@ from typing import TYPE_CHECKING
 
 from recap._archive import unpack_archive
 from recap.config import ReadingSettings
-from recap.data.folder import name_some, natural_key
-from recap.data.walk import is_output, walk
+from recap.data.folder import is_output, name_some, natural_key, walk
 from recap.errors import InputError, counted
-from recap.io.budget import BUDGET
 from recap.io.case import Case
+from recap.io.decoding import BUDGET, not_there
 from recap.io.formats import all_formats, is_named_image, is_unread_image, open_file, sniff
 from recap.io.nifti import nifti_pair
 from recap.io.raster import TILES, raster_px
-from recap.io.reasons import not_there
 
 if TYPE_CHECKING:
-    from recap.io.dicom_series import Series
+    from recap.io.dicom.series import Series
 
 SCORING_BYTES = 36
 """For each pixel: the picture, its map and what is made of both, as it was measured."""
@@ -88,7 +86,7 @@ class Found:
             raise InputError(self.problem)
         if self.series is None:
             return open_file(self.files[0], reading)
-        from recap.io.dicom_series import open_series
+        from recap.io.dicom.series import open_series
 
         return open_series(self.series, reading)
 
@@ -213,7 +211,7 @@ def _kind(file: Path) -> tuple[str, str]:
 
 def _group_dicom(files: Sequence[Path], root: Path) -> tuple[list[Found], list[Skipped]]:
     """A file that cannot be read stays a case of its own, so that opening it tells why."""
-    from recap.io.dicom_series import group_series
+    from recap.io.dicom.series import group_series
 
     cases: list[Found] = []
     skipped: list[Skipped] = []

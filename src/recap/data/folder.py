@@ -1,21 +1,150 @@
-"""Plain folders of images: listing, matching masks by name, labelled samples."""
+"""Plain folders of images: going through them, matching masks by name, labelled samples.
 
+Links are followed; hidden files, and what recap itself wrote, are passed over.
+"""
+
+import os
 import re
-from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from recap._download import sha256_of
-from recap.data.other_kinds import owner_name, refuse_masks_among, refuse_other_kind
-from recap.data.walk import walk
 from recap.errors import InputError, counted, some
+from recap.io.decoding import not_there
 from recap.io.formats import RASTER, bare_name, is_labelled_image, is_picture
-from recap.io.reasons import not_there
 from recap.types import Sample
 
+# The files by which a saved detector, and a folder of results, are known.
+_OUTPUTS = (("bundle.json",), ("scores.csv", "manifest.json"))
+_SHARD_FILES = (re.compile(r"scores\.\d+-of-\d+\.csv"), re.compile(r"manifest\.\d+-of-\d+\.json"))
+# Of an image with several lesions some data sets have several masks: x_mask, x_mask_1, x_mask_2.
+_MASK_ENDING = re.compile(r"[_-]mask([_-]?[0-9]+)?$")
+_MASK_FOLDERS = ("masks", "anomaly_mask", "label")
+# Folders whose images are of another kind than those they would be listed with.
+_OTHERS = {
+    "normal": ("abnormal", "ungood", *_MASK_FOLDERS),
+    "abnormal": ("normal", "good", *_MASK_FOLDERS),
+}
 _PICTURES = " ".join(RASTER.suffixes)
 _OWN_FOLDER = "Move masks to a folder of their own, and name it with --masks."
+
+
+def is_output(folder: Path) -> bool:
+    """Whether a folder is a detector or holds results: its pictures are no images to work on."""
+    # Not is_file, which fails in a folder that cannot be read; entering that tells.
+    if any(all(os.access(folder / name, os.F_OK) for name in names) for names in _OUTPUTS):
+        return True
+    # Listing every folder once more is slow on network drives; results have their pictures there.
+    return os.access(folder / "overlays", os.F_OK) and _holds_shards(folder)
+
+
+def _holds_shards(folder: Path) -> bool:
+    """Whether tables of shards lie here that were never joined."""
+    try:
+        names = [each.name for each in folder.iterdir()]
+    except OSError:
+        return False
+    return all(any(known.fullmatch(name) for name in names) for known in _SHARD_FILES)
+
+
+def is_no_output(folder: Path) -> bool:
+    """Whether a folder below the one that was named is to be entered."""
+    return not is_output(folder)
+
+
+def walk(
+    root: Path,
+    leave_out: Iterable[Path] = (),
+    enter: Callable[[Path], bool] = is_no_output,
+) -> Iterator[Path]:
+    """Yield visible files; linked folders are followed, but none is entered twice.
+
+    Folders below `root` that are to be left out are not entered at all, nor are those that `enter`
+    refuses. A folder that cannot be read is an error: passing it over would lose images without a
+    word.
+    """
+    for folder, files in _visits(Path(root), leave_out, enter):
+        yield from (folder / each for each in files if not each.startswith("."))
+
+
+def walk_folders(root: Path) -> Iterator[Path]:
+    """Yield a folder and all those in which `walk` looks for files."""
+    for folder, _ in _visits(Path(root), (), is_no_output):
+        yield folder
+
+
+def _visits(
+    root: Path, leave_out: Iterable[Path], enter: Callable[[Path], bool]
+) -> Iterator[tuple[Path, list[str]]]:
+    """Folders, and the names of the files in each."""
+    seen = {folder.resolve() for folder in leave_out} - {root.resolve()}
+    # Links come after all real folders, so that what both lead to has its real name.
+    starts = deque([root])
+    while starts:
+        start = starts.popleft()
+        if start.resolve() in seen:
+            continue
+        for name, subfolders, files in os.walk(start, onerror=_refuse_folder):
+            folder = Path(name)
+            seen.add(folder.resolve())
+            visible = [folder / each for each in sorted(subfolders) if not each.startswith(".")]
+            new = [each for each in visible if each.resolve() not in seen and enter(each)]
+            starts += [each for each in new if each.is_symlink()]
+            subfolders[:] = [each.name for each in new if not each.is_symlink()]
+            yield folder, files
+
+
+def _refuse_folder(error: OSError) -> None:
+    if isinstance(error, FileNotFoundError):
+        return
+    raise InputError(
+        f"{error.filename}: this folder cannot be read ({error.strerror}). Allow it or move it."
+    ) from error
+
+
+def folder_of_other_kind(root: Path, files: Iterable[Path], kind: str) -> Path | None:
+    """The first folder below `root` whose name says that its images are not of this class."""
+    for file in files:
+        below = file.relative_to(root).parts[:-1]
+        for depth, name in enumerate(below, start=1):
+            if name.lower() in _OTHERS[kind]:
+                return root.joinpath(*below[:depth])
+    return None
+
+
+def refuse_other_kind(root: Path, files: Iterable[Path], kind: str) -> None:
+    """Of a folder that holds all images, lesions and masks would be taken for what they are not."""
+    other = folder_of_other_kind(root, files, kind)
+    if other is not None:
+        raise InputError(
+            f"{root}: the images in its folder {other.name}/ would count as {kind}. Name the "
+            f"folder that holds {kind} images alone, such as {root / kind}."
+        )
+
+
+def owner_name(mask: str) -> str:
+    """The name of the image that a mask of this name belongs to; its own if nothing shows."""
+    return _MASK_ENDING.sub("", mask)
+
+
+def masks_among(images: Sequence[Path]) -> dict[Path, Path]:
+    """Which images have the name of another and _mask or -mask behind it, and of which."""
+    by_name = {bare_name(image): image for image in images}
+    found = {}
+    for image in images:
+        name = bare_name(image)
+        owner = by_name.get(owner_name(name))
+        if owner is not None and owner_name(name) != name:
+            found[image] = owner
+    return found
+
+
+def refuse_masks_among(images: Sequence[Path], remedy: str) -> None:
+    """A mask that lies beside its image would be fitted or measured as an image."""
+    for mask, image in masks_among(images).items():
+        raise InputError(f"{mask}: looks like the mask of {image.name}. {remedy}")
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,8 @@ from PIL import Image as PillowImage
 from torch import Tensor
 
 from recap.config import ReadingSettings
+from recap.data.check import LOOKS_LIKE_MASK, MARKS_NOTHING, looks_like_mask
 from recap.data.folder import folder_samples
-from recap.data.inspect import LOOKS_LIKE_MASK, MARKS_NOTHING, looks_like_mask
 from recap.data.supports import support_hashes
 from recap.errors import InputError, counted
 from recap.io import image_from_array, mask_from_array, read_image

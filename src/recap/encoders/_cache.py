@@ -55,7 +55,7 @@ class Record:
     revision: str | None
 
     def is_current(self, weights: Path) -> bool:
-        """Whether the file still has the size and time of the record."""
+        """Tell if the file still has the size and time of the record."""
         stat = weights.stat()
         return (stat.st_size, stat.st_mtime_ns) == (self.size, self.mtime_ns)
 
@@ -91,7 +91,7 @@ class WrongDigestError(WeightsError):
 
 
 def cache_dir() -> Path:
-    """Where recap keeps what it fetched: RECAP_CACHE, else recap in the user's cache folder."""
+    """Find where recap keeps what it fetched: RECAP_CACHE, else the user's cache folder."""
     if own := os.environ.get("RECAP_CACHE"):
         return Path(own).expanduser()
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "recap"
@@ -292,7 +292,7 @@ def normalisation_of(folder: Path, config: dict[str, Any]) -> Normalisation:
 
 
 def assumed_normalisation(name: str, folder: Path) -> str | None:
-    """What is assumed of an encoder in a folder, in words; None where its own files say it."""
+    """Say what is assumed of an encoder in a folder; None where its own files say it."""
     kind = read_config(folder / CONFIG_FILE)["model_type"]
     if find(name) is not None or kind not in all_families() or _stated(folder) is not None:
         return None

@@ -48,14 +48,14 @@ Arrays = dict[str, FloatArray]
 
 @dataclass(frozen=True)
 class Downloaded:
-    """What the hub said of the weights that it sent."""
+    """The hub's word on the weights that it sent."""
 
     sha256: str | None
     revision: str | None
 
 
 def is_hub_id(name: str) -> bool:
-    """Whether a name has the form organisation/model."""
+    """Tell if a name has the form organisation/model."""
     part = r"\w(?:[\w.-]{0,94}\w)?"
     form = re.fullmatch(f"{part}/{part}", name, re.ASCII)
     return form is not None and not re.search(r"--|\.\.|\.git$", name)
@@ -141,7 +141,7 @@ def _fetch_if_there(hub_id: str, file: str, revision: str | None, folder: Path) 
 
 
 def _files_for_text(folder: Path) -> tuple[str, ...]:
-    """What a model with a text tower needs beside its weights, by its configuration."""
+    """List what a model with a text tower needs beside its weights, by its configuration."""
     try:
         config = json.loads((folder / CONFIG_FILE).read_text(encoding="utf-8"))
     except ValueError:  # damaged: said when the folder is taken into the cache
@@ -150,7 +150,7 @@ def _files_for_text(folder: Path) -> tuple[str, ...]:
 
 
 def how_to_convert(hub_id: str, name: str, *parts: str) -> str:
-    """What to do about a model that the hub has only as a pickle: how to save the model and, with
+    """Say what to do about a model that the hub has only as a pickle: save it and, with
     classes of transformers, other parts of it."""
     saves = "; ".join(
         f"t.{p}.from_pretrained('{hub_id}').save_pretrained('encoder')"

@@ -1,18 +1,16 @@
-"""Encoded images, kept: each is encoded once, whoever asks and, on disk, in whichever process.
+"""Encoded images, kept on disk: each is encoded once, whoever asks and in whichever process.
 
 An entry is named by everything that decides its value: the pixels, the weights and how they are
 run, the size, the layers and the normalisation. Nothing is ever out of date, and two processes that
-meet write the same bytes. Random weights have no name of their own: on disk what they give is not
-kept.
+meet write the same bytes. Random weights have no name of their own: what they give is not kept.
 """
 
 import hashlib
 import math
-from collections.abc import Callable, Hashable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Hashable
 from pathlib import Path
-from threading import Lock, local
-from typing import TYPE_CHECKING
+from threading import Lock
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,43 +20,7 @@ from recap._files import replacing
 from recap.encoders.registry import RANDOM, preprocessing_fingerprint
 from recap.errors import InputError
 
-if TYPE_CHECKING:
-    from recap.encoders.vit import Encoder
-
 Compute = Callable[[Tensor], Tensor]
-_HERE = local()
-"""What this thread shares at the moment."""
-
-
-class Shared:
-    """What encoders gave for the images at hand, in memory: detectors share them."""
-
-    def __init__(self) -> None:
-        self._seen: list[tuple[Hashable, Tensor, Tensor]] = []
-
-    @contextmanager
-    def used(self) -> Iterator[None]:
-        """Have every encoder that this thread runs meanwhile look here first."""
-        before = getattr(_HERE, "shared", None)
-        _HERE.shared = self
-        try:
-            yield
-        finally:
-            _HERE.shared = before
-
-    def hidden(self, key: Hashable, pixels: Tensor, compute: Compute) -> Tensor:
-        """What `compute` gives for a batch, from here if the very same was asked for."""
-        for known, images, tokens in self._seen:
-            if known == key and images.device == pixels.device and torch.equal(images, pixels):
-                return tokens
-        tokens = compute(pixels)
-        self._seen.append((key, pixels, tokens))
-        return tokens
-
-
-def shared_here() -> Shared | None:
-    """What this thread shares, if anything; a graph that is traced shares nothing."""
-    return None if torch.compiler.is_compiling() else getattr(_HERE, "shared", None)
 
 
 class Memo:
@@ -77,7 +39,7 @@ class Memo:
         """Images that were not there and had to be encoded."""
 
     def hidden(self, key: Hashable, pixels: Tensor, compute: Compute) -> Tensor:
-        """What `compute` gives for a batch: (B, 3, S, S) -> (B, L, T, width)."""
+        """Give what `compute` does for a batch: (B, 3, S, S) -> (B, L, T, width)."""
         context = repr(key).encode()
         return torch.cat([self._one(compute, image[None], context) for image in pixels])
 
@@ -109,7 +71,7 @@ class Memo:
                 self._left = -math.inf
 
 
-def encoder_key(encoder: "Encoder") -> tuple[Hashable, ...]:
+def encoder_key(encoder: Any) -> tuple[Hashable, ...]:
     """The same for encoders that give the same tokens.
 
     Those that were never trained are all called "random": only the very same one is the same.

@@ -34,7 +34,7 @@ RESNET_PATCHES = "embedder.embedder.convolution.weight"
 
 
 class Family(NamedTuple):
-    """What sets one family of vision transformers of the library transformers apart."""
+    """One family of vision transformers, and what sets it apart from the others."""
 
     model_class: str
     """Its name in transformers; or "package.module:Class", as is `config_class`."""
@@ -138,7 +138,7 @@ def _of_others() -> dict[str, Family]:
 
 
 def patch_tensors() -> dict[str, str]:
-    """How the tensor of the patches is called in a file, by model type."""
+    """Name the tensor of the patches in a file, by model type."""
     return {"resnet": RESNET_PATCHES} | {k: row.patches for k, row in all_families().items()}
 
 

@@ -94,7 +94,7 @@ def load_text_tower(settings: EncoderSettings, seed: int = 0) -> TextTower:
 
 
 def has_text_tower(settings: EncoderSettings) -> bool:
-    """Whether an encoder has one by its configuration; what is not here is told when it loads."""
+    """Tell if an encoder has one by its configuration; what is not here is told when it loads."""
     entry = find(settings.name)
     if entry is not None:
         return entry.text_config is not None

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from recap.encoders.memo import Memo, encoder_key, shared_here
+from recap.encoders.memo import Memo, encoder_key
 from recap.encoders.registry import RANDOM, Family, all_families
 from recap.errors import SettingsError
 
@@ -78,8 +78,10 @@ class Encoder(nn.Module):
         return tokens[..., self.prefix_tokens :, :]
 
     def class_tokens(self, tokens: Tensor) -> Tensor:
-        """What stands for the whole image, normalised as after the last block: (..., T, width) ->
-        (..., width). The mean patch where the encoder has no class token."""
+        """Take what stands for whole images, normalised as after the last block.
+
+        (..., T, width) -> (..., width). The mean patch where the encoder has no class token.
+        """
         normed = self.final_norm(tokens[..., :1, :] if self.prefix_tokens else tokens)
         return normed.mean(dim=-2)
 
@@ -104,11 +106,10 @@ class Encoder(nn.Module):
 
     def hidden(self, pixels: Tensor, layers: tuple[int, ...]) -> Tensor:
         """All tokens after some blocks (counted from 1, ascending): (B, L, T, width)."""
-        keeper = shared_here() or (self.memo if self.checksum != RANDOM else None)
-        if keeper is None:
+        if self.memo is None or self.checksum == RANDOM:
             return self.compute(pixels, layers)
         key = (*encoder_key(self), layers)
-        return keeper.hidden(key, pixels, lambda images: self.compute(images, layers))
+        return self.memo.hidden(key, pixels, lambda images: self.compute(images, layers))
 
     def compute(self, pixels: Tensor, layers: tuple[int, ...]) -> Tensor:
         """The same, always computed: for images that never come again."""

@@ -67,7 +67,7 @@ class EncoderFiles:
 
 @dataclass(frozen=True)
 class Check:
-    """What `verify` says about one file of the cache."""
+    """The word of `verify` about one file of the cache."""
 
     name: str
     file: Path
@@ -77,7 +77,7 @@ class Check:
 
 @dataclass(frozen=True)
 class Status:
-    """What is known of one encoder without hashing anything."""
+    """Facts about one encoder that need no hashing."""
 
     name: str
     hub_id: str | None
@@ -172,7 +172,7 @@ def verify() -> list[Check]:
 
 
 def status(name: str) -> Status:
-    """Where an encoder is and how large, without hashing it."""
+    """Find an encoder and its size, without hashing it."""
     found, entry = _find(name), find(name)
     folder, source = found or (None, None)
     return Status(
@@ -207,7 +207,7 @@ def _find(name: str) -> tuple[Path, Source] | None:
 
 
 def _is_known(name: str) -> bool:
-    """Whether a bare name means an encoder, whatever folders the working directory has."""
+    """Tell if a bare name means an encoder, whatever folders the working directory has."""
     return name in ENCODERS or ("/" not in name and name in cache.folders())
 
 

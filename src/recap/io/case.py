@@ -5,7 +5,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, NamedTuple, overload
 
-from recap.io.volume import Grid
+from recap.config import ReadingSettings
+from recap.io.volume import Grid, Volume
+from recap.io.window import own_window, parse_window
 from recap.types import Identity, Image
 
 CaseKind = Literal["image", "frames", "volume", "slide"]
@@ -57,3 +59,15 @@ class Case:
     grid: Grid | None = None
     size_hw: tuple[int, int] | None = None
     dicom_frames: Sequence[DicomFrame] = ()
+
+
+def volume_case(volume: Volume, reading: ReadingSettings) -> Case:
+    """The slices of a volume, cut when asked for; one window serves all of them."""
+    window = parse_window(reading.window) or volume.window or own_window(volume.values)
+    return Case(
+        kind="volume",
+        source=volume.source,
+        images=LazyImages(len(volume.values), lambda number: volume.image(number, window)),
+        identity=volume.identity,
+        grid=volume.grid,
+    )

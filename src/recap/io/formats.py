@@ -14,7 +14,7 @@ from pathlib import Path
 from recap.config import ReadingSettings
 from recap.errors import InputError, RecapError
 from recap.io.case import Case
-from recap.io.reasons import not_there
+from recap.io.decoding import not_there
 from recap.types import Image
 
 ENTRY_POINTS = "recap.readers"
@@ -83,7 +83,7 @@ def _is_nrrd(path: Path) -> bool:
 
 
 def _is_dicom(path: Path) -> bool:
-    from recap.io.dicom import is_dicom
+    from recap.io.dicom.cases import is_dicom
 
     return is_dicom(path)
 
@@ -95,7 +95,7 @@ def _open_raster(path: Path, reading: ReadingSettings) -> Case:
 
 
 def _open_dicom(path: Path, reading: ReadingSettings) -> Case:
-    from recap.io.dicom import is_dicom, open_dicom
+    from recap.io.dicom.cases import is_dicom, open_dicom
 
     if not is_dicom(path):  # only named so; pydicom would make something of it
         raise InputError(
@@ -107,15 +107,15 @@ def _open_dicom(path: Path, reading: ReadingSettings) -> Case:
 
 
 def _open_nifti(path: Path, reading: ReadingSettings) -> Case:
+    from recap.io.case import volume_case
     from recap.io.nifti import read_nifti
-    from recap.io.volume_case import volume_case
 
     return volume_case(read_nifti(path, reading.axis), reading)
 
 
 def _open_nrrd(path: Path, reading: ReadingSettings) -> Case:
+    from recap.io.case import volume_case
     from recap.io.nrrd import read_nrrd
-    from recap.io.volume_case import volume_case
 
     return volume_case(read_nrrd(path, reading.axis), reading)
 

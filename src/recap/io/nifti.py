@@ -16,11 +16,13 @@ import numpy as np
 from recap._files import replacing
 from recap.config import Axis
 from recap.errors import InputError, require
-from recap.io.volume import Grid, Volume, grid_for
-from recap.io.voxels import (
+from recap.io.volume import (
     UNPACK_ERRORS,
+    Grid,
+    Volume,
     careful,
     check_one_volume,
+    grid_for,
     open_unpacked,
     read_voxels,
     room_for_voxels,

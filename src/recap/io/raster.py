@@ -15,9 +15,7 @@ from PIL import Image as PillowImage
 from PIL import ImageOps, UnidentifiedImageError
 
 from recap.errors import Code, InputError, RecapError
-from recap.io.budget import BUDGET
-from recap.io.no_warnings import no_warnings
-from recap.io.reasons import not_there
+from recap.io.decoding import BUDGET, no_warnings, not_there
 from recap.types import BoolArray, FloatArray, Image
 
 FORMATS = ("PNG", "JPEG", "TIFF", "BMP", "WEBP")

@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 from PIL import Image as PillowImage
 
 from recap.errors import InputError, require
-from recap.io.budget import BUDGET
-from recap.io.reasons import not_there
+from recap.io.decoding import BUDGET, not_there
 
 # Stored tiles and pixels to read at once: a header may declare anything.
 MAX_STORED_TILE_PIXELS = 2**26

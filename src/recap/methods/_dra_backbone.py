@@ -23,7 +23,7 @@ RAW_PIXELS: tuple[Triple, Triple] = ((0.0, 0.0, 0.0), (1.0, 1.0, 1.0))
 
 
 class Backbone(nn.Module):
-    """What a detector on a residual network starts from, in the place of a frozen encoder.
+    """The start of a detector on a residual network, in the place of a frozen encoder.
 
     The network itself is trained, so a model takes a copy of `start` and saves that; here it is
     no submodule and nothing of it counts as part of the encoder.
@@ -105,7 +105,7 @@ def _folder_of(name: str) -> Path | None:
 
 
 def _means_a_model(name: str) -> bool:
-    """Whether a name means some other model, which ResNet-18 stands in for, and is no slip."""
+    """Tell if a name means some other model, which ResNet-18 stands in for, and is no slip."""
     if find(name) or name in cache.folders():
         return True
     folder = Path(name).expanduser()

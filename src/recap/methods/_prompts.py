@@ -128,7 +128,7 @@ def train_with_prompts(
 
 
 def _ends(tower: TextTower, ids: Tensor) -> list[int]:
-    """Where each text ends; what an empty text consists of, behind its start, is the end."""
+    """Find where each text ends; an empty text is its start, then its end."""
     end = tower.tokenise([""])[0, 1]
     return (ids == end).int().argmax(dim=1).tolist()
 
@@ -136,7 +136,7 @@ def _ends(tower: TextTower, ids: Tensor) -> list[int]:
 def _orders(
     ends: list[int], places: Sequence[Place], length: int, texts: list[str]
 ) -> tuple[Tensor, int]:
-    """What stands where, as positions in [context, text]: (P, N, T); and the longest prompt."""
+    """Order prompts by positions in [context, text]: (P, N, T); also the longest prompt."""
     longest = max(ends) + CONTEXT_TOKENS + 1
     if longest > length:
         text = texts[ends.index(max(ends))]
@@ -195,7 +195,7 @@ ANY_SUBJECT = "medical image"
 
 
 def subject_of(domain: str) -> str:
-    """What the sentences call the images of a domain: its folder's name, if nothing better."""
+    """Name the images of a domain in sentences: by its folder, if nothing better."""
     return SUBJECTS.get(domain) or domain.replace("_", " ").strip() or ANY_SUBJECT
 
 

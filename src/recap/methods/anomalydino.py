@@ -29,7 +29,7 @@ CENTRE_KEPT = 0.35
 
 
 def foreground(tokens: Tensor, threshold: float) -> Tensor:
-    """Which patches of an image show its object: (R, C) -> (R,) bool.
+    """Find the patches of an image that show its object: (R, C) -> (R,) bool.
 
     The first component has no sign of its own: it is turned so that the centre of the picture is
     on its positive side. What is kept is made larger by one patch and its small holes are closed.
@@ -57,7 +57,7 @@ def first_component(tokens: Tensor) -> Tensor:
 
 
 def shows_an_object(tokens: Tensor, threshold: float) -> bool:
-    """Whether masking makes sense for images such as this one: (R, C).
+    """Tell if masking makes sense for images such as this one: (R, C).
 
     It does where most of the centre is kept and most of the outermost patches are not. A texture
     that fills the picture, or an object that is not in its middle, is better not masked.
@@ -182,7 +182,7 @@ def fit(model: AnomalyDINO, images: LabelledImages, job: Job) -> Fitted:
 
 
 def masking_makes_sense(model: AnomalyDINO, tokens: Tensor) -> bool:
-    """What the settings say of masking or, if they leave it open, the first normal image (R, C)."""
+    """Ask the settings about masking or, if they leave it open, the first normal image (R, C)."""
     options = model.options
     if options.masking != "auto":
         return options.masking == "on"

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 @dataclass(frozen=True, eq=False)
 class Evidence:
-    """What one source says about a batch, layer by layer, all of it in 0..1.
+    """The word of one source about a batch, layer by layer, all of it in 0..1.
 
     Without layers of its own a source is its own single layer, number 0. One that has nothing to
     say about the place has no map.
@@ -42,7 +42,7 @@ class Evidence:
 
 @dataclass(frozen=True, eq=False)
 class Output:
-    """What a model says about a batch, in the input's frame (S × S)."""
+    """Scores and maps of a batch, in the input's frame (S × S)."""
 
     score: Tensor
     """(B,)"""
@@ -93,7 +93,7 @@ class Scorer(nn.Module):
 
     @property
     def device(self) -> torch.device:
-        """Where the model lives."""
+        """The device that the model lives on."""
         return self.encoder.mean.device
 
     @property

@@ -23,7 +23,7 @@ Terms = dict[str, float]
 
 @dataclass(frozen=True)
 class Place:
-    """How far training is."""
+    """A place in a training."""
 
     epoch: int = 0
     """Finished epochs."""

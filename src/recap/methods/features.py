@@ -71,7 +71,7 @@ class Encodes(Protocol):
 
     @property
     def device(self) -> torch.device:
-        """Where the model lives."""
+        """The device that the model lives on."""
 
     def encode(self, pixels: Tensor) -> Tensor:
         """Do that part for a batch of images."""

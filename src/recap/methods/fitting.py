@@ -50,7 +50,7 @@ class Job:
         return self.settings.options
 
     def checkpoint(self, part: str = "") -> Checkpoint | None:
-        """Where training state is kept, if anywhere; a fit in several parts names each."""
+        """Open where training state is kept, if anywhere; a fit in several parts names each."""
         return open_checkpoint(self.work_dir and self.work_dir / part, self.fingerprint)
 
     def encoded(

@@ -43,7 +43,7 @@ class LabelledImages:
         return torch.stack([self.pixels(index) for index in indices])
 
     def positions(self, abnormal: bool) -> list[int]:
-        """Where the images of one class are."""
+        """Positions of the images of one class."""
         return (self.abnormal == abnormal).nonzero().flatten().tolist()
 
     def only_normal(self) -> "LabelledImages":
@@ -138,7 +138,7 @@ def source_samples(sources: Sequence[Domain], split: str) -> list[Sample]:
 
 
 def source_records(samples: Sequence[Sample]) -> list[dict[str, str | None]]:
-    """What the bundle keeps of each source image: its domain too."""
+    """Record of each source image what the bundle keeps: its domain too."""
     records = support_hashes(samples)
     return [{**r, "domain": s.domain} for r, s in zip(records, samples, strict=True)]
 

@@ -99,7 +99,7 @@ OFFICIAL: dict[str, Any] = {
 
 
 class Options(Section):
-    """How MadCLIP is trained."""
+    """Settings of MadCLIP."""
 
     domain: str = ""
     """What the images show, for the prompts. None means the name that the support comes with;

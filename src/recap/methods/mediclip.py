@@ -149,7 +149,7 @@ OFFICIAL: dict[str, Any] = {
 
 
 class Options(Section):
-    """How MediCLIP is trained."""
+    """Settings of MediCLIP."""
 
     epochs: Annotated[int, Field(ge=1)] = 50
     batch_size: Annotated[int, Field(ge=1)] = 8

@@ -174,7 +174,7 @@ class MVFA(Scorer):
 
 @contextmanager
 def untaught(adapter: Adapter) -> Iterator[None]:
-    """What is computed meanwhile has no gradient with respect to the adapter's own numbers."""
+    """Compute meanwhile without a gradient with respect to the adapter's own numbers."""
     adapter.requires_grad_(False)
     try:
         yield

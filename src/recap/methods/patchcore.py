@@ -25,7 +25,7 @@ from recap.methods.recap.memory import CHUNK_ROWS
 
 
 def coreset_rows(rows: Tensor, share: float, project_to: int | None, seed: int) -> Tensor:
-    """Which rows (M, C) to remember: greedy k-centre, in a random projection if one is asked for.
+    """Choose rows of (M, C): greedy k-centre, in a random projection if one is asked for.
 
     A projection to fewer dimensions nearly keeps distances (Johnson and Lindenstrauss) and makes
     each step cheaper; the rows that are remembered are not projected.

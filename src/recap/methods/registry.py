@@ -69,7 +69,7 @@ class Method:
     """Settings that make it what it is and cannot be set otherwise."""
 
     def extends(self, zero_shot: bool) -> bool:
-        """Whether it is fitted otherwise than it was published."""
+        """Tell if it is fitted otherwise than it was published."""
         return (self.zero_shot if zero_shot else self.few_shot) == "extension"
 
     @property
@@ -84,12 +84,12 @@ class Method:
 
     @property
     def is_ours(self) -> bool:
-        """Whether it is a form of ReCAP, with the settings and presets of that."""
+        """True for a form of ReCAP, with the settings and presets of that."""
         return self.module_name == OURS
 
     @property
     def presets(self) -> dict[str, dict[str, Any]]:
-        """What each preset changes, the default one first."""
+        """Settings that each preset changes, the default preset first."""
         if self.is_ours:
             return {"recap": PRESETS["recap"], **PRESETS}
         return {"equal": {}, "official": self.module.OFFICIAL}
@@ -100,8 +100,8 @@ class Method:
         return RecapSettings if self.is_ours else _settings_of(self.name, self.module.Options)
 
     def options(self, settings: Settings) -> Any:
-        """What its `build` and `fit` are told: its own options, or all settings where it has no
-        group of that name."""
+        """Give what its `build` is told: its own options, or all settings where it has no such
+        group."""
         return getattr(settings, "options", settings)
 
     def build(self, encoder: Any, settings: Settings, variant: str = "") -> "Scorer":
@@ -297,7 +297,7 @@ def _refuse_other_method(row: Method, layer: Mapping[str, Any]) -> None:
 
 
 def _refuse_other_values(row: Method, layer: Mapping[str, Any]) -> None:
-    """What makes a method what it is cannot be set otherwise."""
+    """Refuse other values of what makes a method what it is."""
     for section, group in row.fixed.items():
         given = layer.get(section)
         for key, value in group.items():

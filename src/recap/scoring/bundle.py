@@ -22,7 +22,7 @@ from pydantic import (
 from recap._files import check_place, error_message, write_atomic
 from recap.config import ReadingSettings, Settings
 from recap.errors import BundleError, SettingsError
-from recap.io.reasons import not_there
+from recap.io.decoding import not_there
 from recap.methods.registry import settings_from_dict
 from recap.scoring.bundle_folder import (
     CARD,

@@ -13,8 +13,7 @@ from recap._download import sha256_of
 from recap._files import scratch_folder
 from recap.config import ReadingSettings
 from recap.data.cases import Found, find_cases
-from recap.data.folder import name_some
-from recap.data.other_kinds import refuse_masks_among, refuse_other_kind
+from recap.data.folder import name_some, refuse_masks_among, refuse_other_kind
 from recap.data.patients import patient_of
 from recap.errors import InputError, RecapError, counted
 from recap.io import Case, image_from_array

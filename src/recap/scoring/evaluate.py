@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from recap._download import sha256_of
 from recap.config import ReadingSettings
 from recap.data.benchmark import Domain
-from recap.data.exclusions import Exclusions
+from recap.data.supports import Exclusions
 from recap.errors import InputError
 from recap.io import Case, read_image
 from recap.io.raster import read_mask_of

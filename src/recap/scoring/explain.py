@@ -21,7 +21,7 @@ NO_MEMORY = "This detector remembers no normal images, so there is no nearest pa
 
 @dataclass(frozen=True)
 class Origin:
-    """Where a remembered patch comes from."""
+    """The place that a remembered patch comes from."""
 
     support: int
     """Number in the card's list of support images."""
@@ -33,7 +33,7 @@ class Origin:
 
 @dataclass(frozen=True)
 class Contribution:
-    """What one layer of one source of evidence adds to a score or to a map value."""
+    """The part of a score or of a map value that one layer of one source adds."""
 
     layer: int
     """The encoder's block, counted from 1; 0 where a source has no layers to tell apart."""
@@ -46,7 +46,7 @@ class Contribution:
 
     @property
     def amount(self) -> float:
-        """What is added: weight · evidence."""
+        """The part that is added: weight · evidence."""
         return self.weight * self.evidence
 
 

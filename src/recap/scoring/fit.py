@@ -42,7 +42,7 @@ from recap.types import Mode
 
 
 class Where(TypedDict, total=False):
-    """Where a method is fitted, and who hears of it; the same for every way of fitting."""
+    """The place of a fit, and who hears of it; the same for every way of fitting."""
 
     work_dir: Path | None
     device: str
@@ -223,7 +223,7 @@ def assemble(
 
 
 def _with_name(method: Method, settings: Settings, mode: Mode, target: str) -> Settings:
-    """What the text calls the images decides numbers, so it is a setting, whoever gave it."""
+    """Make what the text calls the images a setting, for it decides numbers, whoever gave it."""
     named = getattr(method.options(settings), "domain", None)
     asked = method.uses_text and (mode != "zero-shot" or method.names_target)
     if not asked or not target or named != "":

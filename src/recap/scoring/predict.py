@@ -22,7 +22,7 @@ from recap.config import ReadingSettings
 from recap.data.cases import SCORING_BYTES
 from recap.errors import InputError, RecapError, require
 from recap.io import Case
-from recap.io.budget import BUDGET
+from recap.io.decoding import BUDGET
 from recap.io.raster import TILES
 from recap.io.resize import SquareResize
 from recap.methods.base import Output

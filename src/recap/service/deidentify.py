@@ -16,15 +16,14 @@ from PIL import Image as Pillow
 
 from recap.errors import InputError, RecapError, is_full, require
 from recap.io import open_file
-from recap.io.budget import BUDGET
-from recap.io.dicom_decode import BIG, IMPLICIT, LITTLE
-from recap.io.dicom_file import read_whole
-from recap.io.dicom_tags import text
+from recap.io.decoding import BUDGET, no_warnings
+from recap.io.dicom.file import read_whole
+from recap.io.dicom.header import text
+from recap.io.dicom.pixels import BIG, IMPLICIT, LITTLE
 from recap.io.formats import is_named_image, sniff
 from recap.io.nifti import nifti_pair
-from recap.io.no_warnings import no_warnings
 from recap.io.raster import read_raster
-from recap.io.voxels import open_unpacked
+from recap.io.volume import open_unpacked
 from recap.types import BoolArray
 
 # The slices of one patient keep common UIDs, which nobody can lead back to the old ones.

@@ -9,7 +9,7 @@ import threading
 import time
 from typing import Any
 
-from recap.io.budget import BUDGET
+from recap.io.decoding import BUDGET
 
 # A process that has seen this many uploads makes room for a fresh one.
 MOST_UPLOADS = 500

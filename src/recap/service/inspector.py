@@ -22,9 +22,9 @@ from recap.config import ReadingSettings
 from recap.data.cases import Found, find_cases
 from recap.data.folder import natural_key
 from recap.errors import InputError, RecapError, code_of, is_full
-from recap.io import open_file, raster, read_image, read_mask, voxels
-from recap.io.budget import BUDGET
+from recap.io import open_file, raster, read_image, read_mask, volume
 from recap.io.case import Case
+from recap.io.decoding import BUDGET
 from recap.io.formats import sniff
 from recap.service.deidentify import deidentify, deidentify_all, write_mask
 from recap.service.placing import Placer, Unread, case_name, in_client_words, split_suffix
@@ -51,7 +51,7 @@ def main() -> None:
     memory, decoding, pixels = map(int, sys.argv[1:])
     BUDGET.restrict(decoding)
     # A volume that declares more is refused by its header, before anything is unpacked.
-    voxels.MAX_VOXELS = min(voxels.MAX_VOXELS, pixels)
+    volume.MAX_VOXELS = min(volume.MAX_VOXELS, pixels)
     raster.MAX_PIXELS = min(raster.MAX_PIXELS, pixels)
     resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

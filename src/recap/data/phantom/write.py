@@ -11,11 +11,8 @@ from numpy.typing import NDArray
 from PIL import Image as PillowImage
 
 from recap.data.benchmark import Domain, read_domain
-from recap.data.phantom.brain import brain
-from recap.data.phantom.chest import chest
-from recap.data.phantom.histology import histology
-from recap.data.phantom.liver import liver
-from recap.data.phantom.retina import oct2017, resc
+from recap.data.phantom.organs import brain, chest, liver
+from recap.data.phantom.tissues import histology, oct2017, resc
 from recap.errors import InputError, SettingsError
 from recap.progress import Progress, silent
 from recap.types import BoolArray, FloatArray

@@ -18,12 +18,28 @@ from typing import Any
 
 import numpy as np
 
-from recap.data.prepare.listing import files_below
-from recap.data.prepare.pairs import Pair, pair_up
-from recap.data.prepare.plan import Item, Note, Output, Plan, PrepareOptions, Probe, Source, Split
-from recap.data.prepare.png import eight_bit, image_output, mask_output
-from recap.data.prepare.select import draw, ranked, share_out
-from recap.data.prepare.slices import Cut, labels_by_slice, read_scan
+from recap.data.prepare.plan import (
+    Cut,
+    Item,
+    Note,
+    Output,
+    Pair,
+    Plan,
+    PrepareOptions,
+    Probe,
+    Source,
+    Split,
+    draw,
+    eight_bit,
+    files_below,
+    image_output,
+    labels_by_slice,
+    mask_output,
+    pair_up,
+    ranked,
+    read_scan,
+    share_out,
+)
 from recap.errors import require
 from recap.io.window import apply_window
 

@@ -16,10 +16,22 @@ from functools import partial
 from pathlib import Path
 
 from recap.config import ReadingSettings
-from recap.data.prepare.listing import files_below, folders_below
-from recap.data.prepare.plan import Item, Note, Output, Plan, PrepareOptions, Source, Split
-from recap.data.prepare.png import eight_bit, image_output
-from recap.data.prepare.select import draw, ranked, share_out
+from recap.data.prepare.plan import (
+    Item,
+    Note,
+    Output,
+    Plan,
+    PrepareOptions,
+    Source,
+    Split,
+    draw,
+    eight_bit,
+    files_below,
+    folders_below,
+    image_output,
+    ranked,
+    share_out,
+)
 from recap.errors import InputError, require
 
 IMAGES, LABELS = "stage_2_train_images", "stage_2_detailed_class_info.csv"
@@ -65,7 +77,7 @@ def plan(raw: Path, options: PrepareOptions) -> Plan:
 
 def make(path: Path, split: Split, abnormal: bool, name: str) -> Iterator[Output]:
     """One radiograph, grey value for grey value."""
-    from recap.io.dicom import open_dicom
+    from recap.io.dicom.cases import open_dicom
 
     case = open_dicom(path, ReadingSettings(window=EIGHT_BITS))
     if len(case.images) != 1:

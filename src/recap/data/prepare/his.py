@@ -20,10 +20,22 @@ from typing import NamedTuple
 
 import numpy as np
 
-from recap.data.prepare.listing import files_below
-from recap.data.prepare.plan import Item, Note, Output, Plan, PrepareOptions, Probe, Source, Split
-from recap.data.prepare.png import image_output, mask_output
-from recap.data.prepare.select import rank, ranked, share_out
+from recap.data.prepare.plan import (
+    Item,
+    Note,
+    Output,
+    Plan,
+    PrepareOptions,
+    Probe,
+    Source,
+    Split,
+    files_below,
+    image_output,
+    mask_output,
+    rank,
+    ranked,
+    share_out,
+)
 from recap.errors import InputError, require
 from recap.io.annotations import rasterise, read_annotations
 from recap.io.slide import TileGrid, lay_tiles

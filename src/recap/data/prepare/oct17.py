@@ -13,10 +13,19 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from recap.data.prepare.listing import folders_below
-from recap.data.prepare.plan import Item, Note, Output, Plan, PrepareOptions, Source, Split
-from recap.data.prepare.png import image_path
-from recap.data.prepare.select import draw, ranked
+from recap.data.prepare.plan import (
+    Item,
+    Note,
+    Output,
+    Plan,
+    PrepareOptions,
+    Source,
+    Split,
+    draw,
+    folders_below,
+    image_path,
+    ranked,
+)
 from recap.io.raster import read_raster
 
 CLASSES = ("CNV", "DME", "DRUSEN", "NORMAL")

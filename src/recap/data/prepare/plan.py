@@ -16,14 +16,27 @@ final plan. The same inputs and options must give the same plan and the same byt
 generator, no time, no folder order.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+import hashlib
+import io
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image as PillowImage
+
+from recap.data.folder import walk, walk_folders
 from recap.errors import InputError
+from recap.io.nifti import read_nifti
+from recap.io.volume import Grid
+from recap.types import BoolArray, FloatArray
 
 Split = Literal["train", "valid", "test"]
+Labels = NDArray[np.uint8]
 
 
 @dataclass(frozen=True)
@@ -121,3 +134,186 @@ class Source:
             f"{raw}: {seen}. For '{self.name}' give the folder that looks like this:\n"
             f"{self.expected}\n{self.describe}"
         )
+
+
+def rank(name: str, purpose: str = "") -> bytes:
+    """A name's place in an order that depends on nothing else; purposes are independent."""
+    # File names need not be valid UTF-8.
+    return hashlib.sha256(f"{purpose}:{name}".encode(errors="surrogateescape")).digest()
+
+
+def ranked(names: Iterable[str], purpose: str = "") -> list[str]:
+    """The names in the order of their rank."""
+    return sorted(names, key=lambda name: rank(name, purpose))
+
+
+def draw(
+    names: Iterable[str], count: int, purpose: str = "", first: Collection[str] = ()
+) -> list[str]:
+    """The first `count` names by rank; those in `first` come before and are never left out."""
+    first, order = {*first}, ranked(names, purpose)
+    wanted = [name for name in order if name in first]
+    others = [name for name in order if name not in first]
+    return wanted + others[: max(0, count - len(wanted))]
+
+
+def share_out(total: int, published: Mapping[str, int]) -> dict[str, int]:
+    """The published numbers, or their like where there is less to share out.
+
+    Everyone gets one first, in the order given, then parts in proportion.
+    """
+    wanted = sum(published.values())
+    if total >= wanted:
+        return dict(published)
+    given = {name: int(place < total) for place, name in enumerate(published)}
+    left = total - sum(given.values())
+    for name, number in published.items():
+        given[name] += left * number // wanted
+    given[max(published, key=lambda name: published[name])] += total - sum(given.values())
+    return given
+
+
+def files_below(raw: Path, pattern: str) -> list[Path]:
+    """Files below a folder whose names fit, sorted."""
+    return sorted(file for file in walk(raw) if fnmatchcase(file.name, pattern))
+
+
+def folders_below(raw: Path, name: str) -> list[Path]:
+    """Folders of a name below a folder, sorted."""
+    return sorted(folder for folder in walk_folders(raw) if folder.name == name and folder != raw)
+
+
+def png_bytes(pixels: NDArray[np.uint8]) -> bytes:
+    """Encode grey (H, W) or RGB (H, W, 3) without any metadata, always with the same settings."""
+    buffer = io.BytesIO()
+    image = PillowImage.fromarray(np.ascontiguousarray(pixels))
+    image.save(buffer, format="PNG", compress_level=6, optimize=False)
+    return buffer.getvalue()
+
+
+def eight_bit(unit: NDArray[Any]) -> NDArray[np.uint8]:
+    """Round 0..1 to 0..255."""
+    return np.rint(np.clip(unit, 0, 1) * 255).astype(np.uint8)
+
+
+def image_output(split: Split, abnormal: bool, name: str, pixels: NDArray[np.uint8]) -> Output:
+    """An image in its place: `<split>/{good,Ungood}/img/<name>`."""
+    return Output(image_path(split, abnormal, name), png_bytes(pixels))
+
+
+def mask_output(split: Split, name: str, mask: BoolArray) -> Output:
+    """The mask of an abnormal image: `<split>/Ungood/anomaly_mask/<name>`, 0 and 255."""
+    data = png_bytes(mask.astype(np.uint8) * 255)
+    return Output(f"{split}/Ungood/anomaly_mask/{name}", data)
+
+
+def image_path(split: Split, abnormal: bool, name: str) -> str:
+    """Where an image stands in the domain's folder."""
+    return f"{split}/{'Ungood' if abnormal else 'good'}/img/{name}"
+
+
+@dataclass(frozen=True)
+class Pair:
+    """An image volume and its labels."""
+
+    number: str
+    image: Path
+    labels: Path
+
+
+@dataclass(frozen=True)
+class Paired:
+    """The complete pairs in order, and what is wrong with the others."""
+
+    pairs: tuple[Pair, ...]
+    errors: tuple[Note, ...]
+
+
+def pair_up(paths: Iterable[Path], image: re.Pattern[str], labels: re.Pattern[str]) -> Paired:
+    """Match files whose names fit; each pattern captures the number."""
+    found: dict[str, dict[str, list[Path]]] = {}
+    for path in sorted(paths):
+        for kind, pattern in (("image", image), ("labels", labels)):
+            match = pattern.fullmatch(path.name)
+            if match and not path.name.startswith("."):
+                found.setdefault(match[1], {"image": [], "labels": []})[kind].append(path)
+    pairs, errors = [], []
+    for number, kinds in sorted(found.items(), key=lambda entry: int(entry[0])):
+        if len(kinds["image"]) == len(kinds["labels"]) == 1:
+            pairs.append(Pair(number, kinds["image"][0], kinds["labels"][0]))
+        else:
+            errors.append(Note(_name(kinds), _problem(kinds)))
+    return Paired(tuple(pairs), tuple(errors))
+
+
+def _name(kinds: dict[str, list[Path]]) -> str:
+    return next(path.name for paths in kinds.values() for path in paths)
+
+
+def _problem(kinds: dict[str, list[Path]]) -> str:
+    for kind, paths in kinds.items():
+        if not paths:
+            return f"its {kind} file is missing. Download it again."
+    return f"there are {max(map(len, kinds.values()))} files of this name. Keep one."
+
+
+class Cut(NamedTuple):
+    """One slice to write."""
+
+    number: int
+    split: Split
+    abnormal: bool
+
+
+class Scan:
+    """An image volume with its labels laid over it."""
+
+    def __init__(self, values: FloatArray, labels: Labels, grid: Grid) -> None:
+        self.values, self._labels, self._grid = values, labels, grid
+
+    def pixels(self, stored: int) -> FloatArray:
+        """The grey values of a slice, by its number in the stored array."""
+        return self.values[_place(self._grid, stored)]
+
+    def labels(self, stored: int) -> Labels:
+        """The labels of a slice, by its number in the stored array."""
+        return self._labels[_place(self._grid, stored)]
+
+
+def read_scan(image: Path, labels: Path) -> Scan:
+    """Read an image volume and its labels.
+
+    Headers of public label files sometimes disagree with their image's; as everyone does, the
+    arrays are laid over each other as they are stored.
+    """
+    stored, label_shape = _read_labels(labels)
+    volume = read_nifti(image, "axial")
+    if label_shape != volume.grid.shape:
+        raise InputError(
+            f"{labels}: has the shape {label_shape}, but {image.name} has {volume.grid.shape}. "
+            "Download both again."
+        )
+    return Scan(volume.values, volume.grid.take(stored), volume.grid)
+
+
+def labels_by_slice(path: Path) -> list[list[int]]:
+    """The labels above zero that occur in each slice, in the stored order."""
+    volume = read_nifti(path, "axial")
+    count = len(volume.values)
+    found = (np.unique(volume.values[_place(volume.grid, stored)]) for stored in range(count))
+    return [[round(float(label)) for label in labels if label > 0] for labels in found]
+
+
+def _read_labels(path: Path) -> tuple[Labels, tuple[int, int, int]]:
+    """As stored; small integers, so that the large floats are gone before the image is read."""
+    volume = read_nifti(path, "axial")
+    whole: NDArray[Any] = np.clip(np.rint(volume.values), 0, 255).astype(np.uint8)
+    return volume.grid.restore(whole), volume.grid.shape
+
+
+def _place(grid: Grid, stored: int) -> int:
+    """Where a slice of the stored array stands in the stack."""
+    count = grid.shape[grid.axes[0]]
+    if not 0 <= stored < count:
+        raise InputError(f"there is no slice {stored} in a volume of {count} slices.")
+    return count - 1 - stored if grid.flipped[0] else stored

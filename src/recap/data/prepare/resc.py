@@ -18,10 +18,21 @@ from typing import NamedTuple
 import numpy as np
 
 from recap.data.folder import natural_key
-from recap.data.prepare.listing import folders_below
-from recap.data.prepare.plan import Item, Note, Output, Plan, PrepareOptions, Probe, Source, Split
-from recap.data.prepare.png import eight_bit, image_output, mask_output
-from recap.data.prepare.select import draw
+from recap.data.prepare.plan import (
+    Item,
+    Note,
+    Output,
+    Plan,
+    PrepareOptions,
+    Probe,
+    Source,
+    Split,
+    draw,
+    eight_bit,
+    folders_below,
+    image_output,
+    mask_output,
+)
 from recap.io.raster import read_raster
 from recap.types import BoolArray
 

@@ -9,18 +9,29 @@ import json
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
+from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path, PurePosixPath
 from typing import Any, get_args
 
 from PIL import features
 
-from recap.data.prepare.journal import Journal, Kind, open_journal, write_manifest
 from recap.data.prepare.plan import Item, Note, Plan, PrepareOptions, Probe, Source, Split
-from recap.data.prepare.work import Outcome, Record, Task
-from recap.data.prepare.workers import run_tasks
+from recap.data.prepare.work import (
+    Journal,
+    Kind,
+    Outcome,
+    Record,
+    Task,
+    open_journal,
+    run_tasks,
+    write_manifest,
+)
+from recap.data.supports import LINE, read_list
 from recap.errors import InputError, SettingsError
 from recap.progress import Progress, silent
+
+NAMES = ("brainmri", "liverct", "resc", "oct17", "chest", "his")
 
 
 @dataclass(frozen=True)
@@ -208,3 +219,34 @@ def _version(distribution: str) -> str:
         return version(distribution)
     except PackageNotFoundError:
         return "not installed"
+
+
+def find_source(name: str) -> Source:
+    """A source by its name."""
+    if name not in NAMES:
+        raise SettingsError(f"No source is called '{name}'. There are: {', '.join(NAMES)}.")
+    source: Source = import_module(f"recap.data.prepare.{name}").SOURCE
+    return source
+
+
+def listed_names(places: Iterable[Path]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Normal and abnormal names of list files (`n-0: …`, `a-0: …`), or of all .txt in folders."""
+    names: dict[str, set[str]] = {"n": set(), "a": set()}
+    for place in places:
+        files = sorted(place.glob("*.txt")) if place.is_dir() else [place]
+        if not files:
+            raise InputError(f"{place}: no support lists (*.txt) in this folder.")
+        for file in files:
+            for letter, found in _read(file):
+                names[letter].update(found)
+    return tuple(sorted(names["n"])), tuple(sorted(names["a"]))
+
+
+def _read(file: Path) -> list[tuple[str, list[str]]]:
+    lines = read_list(file).splitlines()
+    matches = [LINE.fullmatch(line.strip()) for line in lines if line.strip()]
+    if not matches or None in matches:
+        raise InputError(
+            f"{file}: not a support list. Expected lines 'n-0: file …' and 'a-0: file …'."
+        )
+    return [(match[1], match[2].split()) for match in matches if match is not None]

@@ -29,13 +29,13 @@ class Adapter(nn.Module):
         return F.leaky_relu(self.down(hidden), SLOPE, inplace=True)
 
     def residual(self, tokens: Tensor) -> Tensor:
-        """What this adapter adds to the encoder: (B, T, C) -> (B, T, width)."""
+        """Project back what is added to the encoder: (B, T, C) -> (B, T, width)."""
         assert self.up is not None
         return F.leaky_relu(self.up(tokens), SLOPE, inplace=True)
 
 
 def write_back(hidden: Tensor, seg: Tensor, det: Tensor) -> Tensor:
-    """What the next block sees: x ← 0.8 x + 0.1 seg + 0.1 det, class token included."""
+    """Mix what the next block sees: x ← 0.8 x + 0.1 seg + 0.1 det, class token included."""
     return KEEP * hidden + MIX * seg + MIX * det
 
 

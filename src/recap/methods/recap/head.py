@@ -75,7 +75,7 @@ class ReCAP(Scorer):
         return self.encoder.hidden(pixels, layers[:1] if self.writes_back else layers)
 
     def features(self, hidden: Tensor, pixels: Tensor | None = None) -> Features:
-        """What the frozen encoder says of a batch."""
+        """Wrap what the frozen encoder says of a batch."""
         return Features(self.encoder, hidden, pixels)
 
     def tokens(self, features: Features) -> list[list[Tensor]]:
@@ -105,7 +105,7 @@ class ReCAP(Scorer):
         return View(features, maps, scores, self.drawing, self.encoder.layers, parts)
 
     def weigh_evidence(self, features: Features, parts: bool = False) -> list[Evidence]:
-        """What each source says of a batch, in the order in which they take their shares."""
+        """Ask each source about a batch, in the order in which they take their shares."""
         view = self.view(features, parts)
         return [source(view) for source in self.sources.values()]
 

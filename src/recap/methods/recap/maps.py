@@ -29,7 +29,7 @@ PENALTY = 1e-4
 
 @dataclass(frozen=True)
 class Drawing:
-    """How patch values become a map: (..., R) -> (..., S, S)."""
+    """A way of drawing patch values as a map: (..., R) -> (..., S, S)."""
 
     input_px: int
     patch_px: int
@@ -138,7 +138,7 @@ def _gaussian(places: Tensor, deviation_px: float) -> Tensor:
 
 
 class Edges:
-    """What the maps of some images (B, 3, S, S) follow; the same for all heads."""
+    """The edges of some images (B, 3, S, S), which their maps follow; the same for all heads."""
 
     def __init__(self, pixels: Tensor, reach_px: float) -> None:
         area, window, between = _matrices(pixels.shape[-1], reach_px)

@@ -218,7 +218,7 @@ def normalised_distance(distance: Tensor) -> Tensor:
 
 
 def standardised_distance(distance: Tensor, normal: Tensor) -> Tensor:
-    """How far beyond normal a distance is, 0..1: (L, B, R), (2, L) -> (L, B, R).
+    """Standardise distances by those of normal images, to 0..1: (L, B, R), (2, L) -> (L, B, R).
 
     `normal` is the mean and the deviation of the distances of normal patches to other normal
     images. Half a cosine distance lives between 0.05 and 0.2, whatever the patch; on this scale a

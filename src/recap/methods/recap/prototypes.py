@@ -105,7 +105,7 @@ def find_anchors(pairs: Sequence[PrototypePair], tokens: Tensor) -> Tensor:
 
 @torch.no_grad()
 def find_drift(pairs: Sequence[PrototypePair], anchors: Tensor) -> Tensor:
-    """How far prototypes moved on the unit sphere, ‖q̃ − q‖: (L, B, 2, C) -> (L, B, 2)."""
+    """Measure how far prototypes moved on the unit sphere, ‖q̃ − q‖: (L, B, 2, C) -> (L, B, 2)."""
     base = F.normalize(torch.stack([pair.base for pair in pairs]), dim=-1)
     return (anchors - base[:, None]).norm(dim=-1)
 

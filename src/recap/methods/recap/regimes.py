@@ -280,7 +280,7 @@ other, if the settings ask for it."""
 
 
 def trained_parameters(branches: Sequence[Branch]) -> list[Tensor]:
-    """What training changes, layer by layer: the order in which a gradient's length is summed."""
+    """List what training changes, layer by layer: a gradient's length is summed in this order."""
     found = [branch.theta for branch in branches]
     for part in ("adapters", "prototypes"):
         for layer in zip(*(getattr(branch, part) for branch in branches), strict=True):

@@ -62,7 +62,7 @@ class MemorySettings(Section):
 
 
 class TrainingSettings(Section):
-    """How a detector is fitted."""
+    """The training of a detector."""
 
     epochs: Annotated[int, Field(ge=1)] = 50
     batch_size: Annotated[int, Field(ge=1)] = 8

@@ -144,7 +144,7 @@ def _of_image(name: str, values: Tensor, share: float) -> Evidence:
 
 
 def project(vectors: Tensor, direction: Tensor) -> Tensor:
-    """Where images lie along a direction with its offset: (B, D), (D + 1,) -> (B,)."""
+    """Place images along a direction with its offset: (B, D), (D + 1,) -> (B,)."""
     return vectors @ direction[:-1] + direction[-1]
 
 
@@ -187,7 +187,7 @@ def solve_domains(vectors: Tensor, abnormal: Tensor, domain: Tensor) -> Tensor:
 
 
 def _difference(normal: Tensor, abnormal: Tensor) -> Tensor:
-    """How far apart the means are, coordinate by coordinate, over their spread: (D,)."""
+    """Divide the difference of the means by their spread, coordinate by coordinate: (D,)."""
     variance = (_variance(normal) + _variance(abnormal)) / 2
     spread = (variance + FLOOR * variance.mean()).sqrt().clamp_min(1e-12)
     return (abnormal.mean(dim=0) - normal.mean(dim=0)) / spread

@@ -280,7 +280,7 @@ def _look(
 
 @torch.no_grad()
 def judge_left_out(model: ReCAP, features: dict[int, Features]) -> dict[int, Output | None]:
-    """What the model says of normal support images, each as if it had not been there.
+    """Judge normal support images, each as if it had not been there.
 
     The prototypes cannot forget an image that they were trained on, so this is an estimate.
     """

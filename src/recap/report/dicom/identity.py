@@ -9,8 +9,7 @@ from typing import Any, Literal
 
 from recap import __version__
 from recap.errors import require
-from recap.io.dicom_own import MAKER, MODEL
-from recap.io.dicom_tags import numbers, text
+from recap.io.dicom.header import MAKER, MODEL, numbers, text
 
 _DATES, _TIMES = ("PatientBirthDate", "StudyDate"), ("StudyTime",)
 _NAMES = ("PatientName", "ReferringPhysicianName")

@@ -15,7 +15,7 @@ from PIL import ImageDraw, ImageFont
 
 from recap import __version__
 from recap.errors import require
-from recap.io.dicom_own import MAKER, MODEL
+from recap.io.dicom.header import MAKER, MODEL
 from recap.report.dicom.identity import NOTICE, Maker, code, standard_code
 from recap.report.dicom.report import Finding, Labels
 from recap.report.dicom.source import Source, SourceFrame, name_sources, reference

@@ -15,7 +15,7 @@ from scipy import ndimage
 from recap import __version__
 from recap.errors import require
 from recap.io.case import Case
-from recap.io.dicom_own import MAKER, MODEL
+from recap.io.dicom.header import MAKER, MODEL
 from recap.report.dicom.identity import (
     NOTICE,
     Maker,

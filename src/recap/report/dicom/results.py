@@ -22,7 +22,7 @@ import numpy as np
 from recap._files import replacing
 from recap.errors import InputError, RecapError, require
 from recap.io.case import Case
-from recap.io.no_warnings import no_warnings
+from recap.io.decoding import no_warnings
 from recap.report.dicom.identity import Kind, Maker, NewUid, random_uids
 from recap.report.dicom.objects import MAX_BYTES, capture, parametric_map, segmentation
 from recap.report.dicom.report import Finding, Labels, as_stored, find_findings, measurement_report

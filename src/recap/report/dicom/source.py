@@ -17,9 +17,9 @@ import numpy as np
 
 from recap.errors import InputError, require
 from recap.io.case import Case, DicomFrame
-from recap.io.dicom_file import careful, open_file
-from recap.io.dicom_geometry import SAME_PLACE_MM, geometry_of, plane_of, same_frame
-from recap.io.dicom_tags import frame_tags, integer, number, numbers, text
+from recap.io.dicom.file import careful, open_file
+from recap.io.dicom.geometry import SAME_PLACE_MM, geometry_of, plane_of, same_frame
+from recap.io.dicom.header import frame_tags, integer, number, numbers, text
 from recap.report.dicom.identity import patient_and_study
 
 _CT = "1.2.840.10008.5.1.4.1.1.2"

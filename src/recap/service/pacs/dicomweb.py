@@ -7,9 +7,9 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from recap._files import replacing
-from recap.data.walk import walk
+from recap.data.folder import walk
 from recap.errors import InputError, SettingsError, require
-from recap.io.dicom_file import read_whole
+from recap.io.dicom.file import read_whole
 from recap.io.formats import sniff
 from recap.service.pacs.spool import key_of
 

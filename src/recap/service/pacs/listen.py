@@ -312,8 +312,8 @@ def _in_words(error: Exception) -> str:
 
 def _names(data: bytes) -> tuple[str, str, str] | None:
     """Study, series and instance of an image; None for what recap itself has made."""
-    from recap.io.dicom_file import scan_bytes
-    from recap.io.dicom_own import MAKER_KEYWORDS, is_own
+    from recap.io.dicom.file import scan_bytes
+    from recap.io.dicom.header import MAKER_KEYWORDS, is_own
 
     uids = ("StudyInstanceUID", "SeriesInstanceUID", "SOPInstanceUID")
     header = scan_bytes(data, [*uids, *MAKER_KEYWORDS])

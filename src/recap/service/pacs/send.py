@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from recap.errors import InputError, RecapError, SettingsError, require
-from recap.io.dicom_file import read_whole
+from recap.io.dicom.file import read_whole
 from recap.service.pacs.dicomweb import OUT_OF_RESOURCES, STORED, ArchiveError, DicomWeb
 from recap.service.pacs.spool import Answer
 

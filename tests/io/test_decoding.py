@@ -14,7 +14,7 @@ from PIL import Image
 
 from recap.errors import InputError, SettingsError
 from recap.io import open_file, raster, read_image, read_mask, resize, window
-from recap.io.budget import VARIABLE, DecodingBudget, OverBudgetError, limit_from_environment
+from recap.io.decoding import VARIABLE, DecodingBudget, OverBudgetError, limit_from_environment
 
 PEAK = """
 import sys
@@ -151,7 +151,7 @@ def test_an_impossible_budget_is_refused(text, monkeypatch):
 
 def test_without_a_setting_half_of_the_memory_is_the_most(monkeypatch):
     monkeypatch.delenv(VARIABLE, raising=False)
-    monkeypatch.setattr("recap.io.budget.machine_bytes", lambda: 10**9)
+    monkeypatch.setattr("recap.io.decoding.machine_bytes", lambda: 10**9)
     assert limit_from_environment() == 5 * 10**8
 
 

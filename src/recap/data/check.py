@@ -23,14 +23,12 @@ from recap.data.benchmark import (
     paper_order,
     read_domain,
 )
-from recap.data.folder import list_masks, pair_masks
+from recap.data.folder import list_masks, masks_among, pair_masks, walk
 from recap.data.manifest import Split, read_manifest
-from recap.data.other_kinds import masks_among
 from recap.data.supports import known_patient
-from recap.data.walk import walk
 from recap.errors import InputError, RecapError
+from recap.io.decoding import not_there
 from recap.io.formats import is_labelled_image
-from recap.io.reasons import not_there
 from recap.progress import Progress, silent
 from recap.types import CLASSES, Image, Sample
 

@@ -1,4 +1,4 @@
-"""Values out of a DICOM data set that may say anything: typed, or else the empty value."""
+"""The values of a DICOM header, and what they say of the kind of file."""
 
 import math
 from dataclasses import dataclass
@@ -13,6 +13,16 @@ _GROUPS = (
     "PixelValueTransformationSequence",
     "FrameVOILUTSequence",
 )
+MAKER = "recap"
+MODEL = "recap-ad"
+MAKER_KEYWORDS = ("Manufacturer", "ManufacturerModelName")
+_WHOLE_SLIDE = "1.2.840.10008.5.1.4.1.1.77.1.6"
+# What the third value of ImageType says of pictures that hold no tissue, or no more than others.
+_BESIDE = {
+    "LABEL": "the picture of a slide's label, not of tissue.",
+    "OVERVIEW": "the picture of a slide's glass, not of tissue.",
+    "THUMBNAIL": "a small copy of a slide, not an image of its own.",
+}
 
 
 class Tags(Protocol):
@@ -124,3 +134,34 @@ def _value(tags: Tags, keyword: str) -> Any:
         return tags.get(keyword)
     except Exception:
         return None
+
+
+def is_own(header: Tags) -> bool:
+    """Whether a data set is a result of recap rather than an image to look at."""
+    return tuple(text(header, keyword) for keyword in MAKER_KEYWORDS) == (MAKER, MODEL)
+
+
+def why_beside_slide(header: Tags) -> str:
+    """Why a file that belongs to a slide is no case; empty for all others."""
+    kinds = _kinds(header)
+    if "RESAMPLED" in kinds:
+        return _BESIDE["THUMBNAIL"]
+    return next((reason for kind, reason in _BESIDE.items() if kind in kinds), "")
+
+
+def why_no_picture(header: Tags) -> str:
+    """Why a file is not read: it has a slide's tiles for frames, or shows no tissue."""
+    if _kinds(header) and integer(header, "NumberOfFrames") > 1:
+        # Each tile would be an image, edges, background and all, without its place in the slide.
+        return (
+            "a whole slide in DICOM, which is not read. Convert it to a pyramidal TIFF, as libvips "
+            "does: vips tiffsave FILE slide.tif --tile --pyramid"
+        )
+    return why_beside_slide(header)
+
+
+def _kinds(header: Tags) -> list[str]:
+    """The values of ImageType of a file of a slide, never none; of all others, none."""
+    if text(header, "SOPClassUID") != _WHOLE_SLIDE:
+        return []
+    return text(header, "ImageType").upper().split("\\")

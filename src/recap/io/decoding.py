@@ -1,4 +1,4 @@
-"""One budget of memory for decoding, shared by all threads of a process.
+"""What stands around every decoder: room in memory, silence, and errors of one line.
 
 A small file may hold a picture of gigabytes. What decoding will take is told by the header, so it
 is asked for here before a decoder runs: too much for the whole budget is refused with a remedy, and
@@ -11,13 +11,14 @@ what only lacks room at the moment waits until other threads are done.
 import math
 import os
 import threading
+import warnings
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 
-from recap.errors import InputError, SettingsError
+from recap.errors import InputError, RecapError, SettingsError
 
 VARIABLE = "RECAP_DECODE_GB"
 DEFAULT_GB = 4.0
@@ -28,6 +29,7 @@ _CGROUP_LIMITS = (
     Path("/sys/fs/cgroup/memory.max"),
     Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
 )
+_LONGEST_REASON = 200
 
 
 class OverBudgetError(InputError, code="too_large"):
@@ -135,4 +137,79 @@ def machine_bytes() -> int:
 
 
 BUDGET = DecodingBudget()
+
+
 """That of this process."""
+
+
+class _NoWarnings:
+    """No warnings while any thread is inside, and the old filters back after the last has left.
+
+    `warnings.catch_warnings` swaps a list that all threads share: left in another order than it
+    was entered, it would silence the process for good.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._inside = 0
+        self._filters = warnings.catch_warnings()
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if not self._inside:
+                self._filters = warnings.catch_warnings()
+                self._filters.__enter__()
+                warnings.simplefilter("ignore")
+            self._inside += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._inside -= 1
+            if not self._inside:
+                self._filters.__exit__(None, None, None)
+
+
+no_warnings = _NoWarnings()
+
+
+"""`with no_warnings:` around decoding."""
+
+
+def not_there(path: Path, thing: str = "file") -> str:
+    """Why a thing that was listed or named is not found."""
+    if path.is_symlink():
+        return (
+            f"this is a link that leads nowhere, to {path.readlink()}. Bring that {thing} back, or "
+            "remove the link."
+        )
+    return f"there is no such {thing}."
+
+
+@contextmanager
+def one_line_errors(path: Path, kind: str) -> Iterator[None]:
+    """Turn whatever parsers and decoders say about a file of this kind into one `InputError`."""
+    try:
+        yield
+    except RecapError:
+        raise
+    except FileNotFoundError as error:
+        raise InputError(f"{path}: {not_there(path)}", path=path) from error
+    except PermissionError as error:
+        raise InputError(f"{path}: no permission to read this file.", path=path) from error
+    except IsADirectoryError as error:
+        raise InputError(f"{path}: this is a folder, not a {kind}.", path=path) from error
+    except MemoryError as error:
+        raise InputError(
+            f"{path}: this {kind} takes more memory than there is.",
+            code="no_memory",
+            path=path,
+            remedy="Close other programs or crop it.",
+        ) from error
+    # A damaged file is answered with almost any exception.
+    except Exception as error:
+        reason = " ".join(str(error).split())[:_LONGEST_REASON] or type(error).__name__
+        raise InputError(
+            f"{path}: the {kind} cannot be read ({reason}).",
+            path=path,
+            remedy="Copy or export it again.",
+        ) from error

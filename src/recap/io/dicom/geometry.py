@@ -10,12 +10,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from recap.io.dicom_tags import Tags, number, numbers, text
+from recap.io.dicom.header import Tags, number, numbers, text
 from recap.io.volume import Affine, Grid, orientation_of
 from recap.types import Geometry
 
 Vector = NDArray[np.float64]
-
 LPS_TO_RAS = np.array([-1.0, -1.0, 1.0])
 # Direction cosines are written with few digits.
 _NOT_A_FRAME = 0.02

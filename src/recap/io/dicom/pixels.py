@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from recap.errors import InputError, require
-from recap.io.dicom_codestream import FrameHead, has_boxes, j2k_head, jpeg_head
-from recap.io.dicom_jpeg import decode_lossless
+from recap.io.dicom._lossless_jpeg import decode_lossless
+from recap.io.dicom.codestream import FrameHead, has_boxes, j2k_head, jpeg_head
 from recap.io.raster import MAX_PIXELS
 
 EXPORT_AGAIN = "Copy or export it again."

@@ -7,8 +7,8 @@ import pytest
 from PIL import Image as PillowImage
 
 from recap import _process
-from recap.data import fingerprint_store as store
-from recap.data.fingerprint_store import read_fingerprints
+from recap.data import copies as store
+from recap.data.copies import read_fingerprints
 from recap.errors import InputError
 
 

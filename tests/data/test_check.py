@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image as PillowImage
 
-from recap.data.inspect import DataReport, inspect_all, inspect_data
+from recap.data.check import DataReport, inspect_all, inspect_data
 from recap.errors import InputError
 
 

@@ -11,10 +11,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from recap.io.dicom_codestream import jpeg_head, jpeg_segments
+from recap.io.dicom.codestream import jpeg_head, jpeg_segments
 
 Integers = NDArray[np.int64]
-
 _LOSSLESS, _HUFFMAN, _SCAN, _RESTART = 0xC3, 0xC4, 0xDA, 0xDD
 _MODULUS_MASK = 0xFFFF
 # The category that means 32768 and is not followed by any bits.

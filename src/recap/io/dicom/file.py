@@ -15,14 +15,11 @@ from typing import IO, Any, Literal
 from numpy.typing import NDArray
 
 from recap.errors import InputError, require
-from recap.io.budget import BUDGET
-from recap.io.dicom_decode import BIG, EXPORT_AGAIN, IMPLICIT, LITTLE, Layout, decode_frame
-from recap.io.dicom_display import Display, display_of
-from recap.io.dicom_geometry import Plane, geometry_of, plane_of
-from recap.io.dicom_slide import why_no_picture
-from recap.io.dicom_tags import frame_tags, integer, number, stated_number, text
-from recap.io.no_warnings import no_warnings
-from recap.io.reasons import one_line_errors
+from recap.io.decoding import BUDGET, no_warnings, one_line_errors
+from recap.io.dicom.display import Display, display_of
+from recap.io.dicom.geometry import Plane, geometry_of, plane_of
+from recap.io.dicom.header import frame_tags, integer, number, stated_number, text, why_no_picture
+from recap.io.dicom.pixels import BIG, EXPORT_AGAIN, IMPLICIT, LITTLE, Layout, decode_frame
 from recap.types import FloatArray, Geometry, Identity, Window
 
 _PIXEL_KEYWORDS = {0x08: "FloatPixelData", 0x09: "DoubleFloatPixelData", 0x10: "PixelData"}

@@ -1,0 +1,1 @@
+"""DICOM: files, frames and series as cases."""
