@@ -18,11 +18,10 @@ from recap.io.window import parse_window
 from recap.progress import Progress
 from recap.report.page import PAGE, write_score_page
 from recap.report.previews import write_previews
-from recap.report.score_table import PARQUET, write_parquet
 from recap.report.writers import DicomResults, OldDicom, Overlays
 from recap.results.folder import check_results_not_lost, score_cases
 from recap.results.manifest import Manifest, add_to_manifest
-from recap.results.table import TABLE, WHOLE, Row, Shard
+from recap.results.table import PARQUET, TABLE, WHOLE, Row, Shard, write_parquet
 from recap.runtime.choose import load_many
 from recap.scoring.bundle import read_card
 from recap.scoring.bundle_folder import CARD, Bundle

@@ -7,6 +7,8 @@ of seconds takes minutes.
 """
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 WAITING = {
     "OMP_WAIT_POLICY": "PASSIVE",
@@ -29,13 +31,20 @@ def wait_passively() -> None:
         os.environ.update(WAITING)
 
 
-def fix_threads(count: int) -> None:
-    """Have torch use so many threads and nobody measure whether fewer would do."""
+@contextmanager
+def fixed_threads(count: int) -> Iterator[None]:
+    """Have torch use so many threads, and nobody measure whether fewer would do."""
     global _fixed
     import torch
 
+    before = torch.get_num_threads(), _fixed
     torch.set_num_threads(count)
     _fixed = True
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before[0])
+        _fixed = before[1]
 
 
 def threads_are_given() -> bool:

@@ -7,7 +7,7 @@ from recap.bench.kept import read_results
 from recap.bench.run import run_cells
 from recap.bench.run_cell import _fit
 from recap.bench.studies import plan_study
-from recap.bench.supports import read_lists
+from recap.bench.supports import Supports, read_lists
 from recap.bench.table_model import footnotes
 from recap.bench.tables import few_shot_table, own_table, result_cell, zero_shot_table
 from recap.data import draw_support, write_phantoms
@@ -54,7 +54,9 @@ def test_a_list_makes_another_cell_that_is_fitted_on_it(domains, folder, tmp_pat
     settings = resolve_settings(encoder=encoder, training={"epochs": 1, "augment": False})
     cells = plan_cells({"recap": settings}, ["Brain"], [0, 2], [0], lists=lists)
     assert [cell.supports is None for cell in cells] == [False, True]
-    detector = _fit(cells[0], domains, domains[0], None, tmp_path / "work", silent)
+    support = [*wanted.normal, *wanted.abnormal]
+    assert cells[0].support(Supports(domains)) == wanted
+    detector = _fit(cells[0], domains, support, None, tmp_path / "work", silent)
     names = [sample.path.name for sample in (*wanted.normal, *wanted.abnormal)]
     assert [record["name"] for record in detector.card.support] == names
     assert run_cells(cells[:1], domains, tmp_path / "runs") == {}

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from recap.bench.supports import refuse_other_images, refuse_other_supports
+from recap.bench.supports import Supports, refuse_other_images, refuse_other_supports
 from recap.data import write_phantoms
 from recap.data.supports import read_exclusions
 from recap.errors import InputError
@@ -48,18 +48,22 @@ OTHER = {**DRAWN, "normal": ["valid/good/img/gone.png"]}
 
 
 def test_a_support_set_that_is_no_longer_drawn_is_refused(domain):
-    refuse_other_supports([few_shot(DRAWN)], [domain])
-    refuse_other_supports([few_shot({**DRAWN, "abnormal": []}, "nearest")], [domain])
+    refuse_other_supports([few_shot(DRAWN)], Supports([domain]))
+    refuse_other_supports([few_shot({**DRAWN, "abnormal": []}, "nearest")], Supports([domain]))
     with pytest.raises(
         InputError, match=r"cell\.json: was fitted on .*Brain_AD no longer.*gone\.png"
     ):
-        refuse_other_supports([few_shot(DRAWN), few_shot(OTHER)], [domain])
+        refuse_other_supports([few_shot(DRAWN), few_shot(OTHER)], Supports([domain]))
 
 
 def test_support_sets_that_need_no_draw_are_left_alone(domain):
-    refuse_other_supports([few_shot(None)], [domain])  # of before they were recorded
-    refuse_other_supports([few_shot(OTHER, supports={"normal": OTHER["normal"]})], [domain])
-    refuse_other_supports([few_shot(OTHER, shots=9)], [domain])  # told by what is still to run
+    refuse_other_supports([few_shot(None)], Supports([domain]))  # of before they were recorded
+    refuse_other_supports(
+        [few_shot(OTHER, supports={"normal": OTHER["normal"]})], Supports([domain])
+    )
+    refuse_other_supports(
+        [few_shot(OTHER, shots=9)], Supports([domain])
+    )  # told by what is still to run
 
 
 def test_what_a_list_leaves_out_is_no_difference(domain, tmp_path):

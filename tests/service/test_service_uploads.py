@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from recap.errors import HTTP_STATUSES
 from recap.service.inspection import Inspection
 from recap.service.placing import Placer, in_client_words, shown_name
 from service_calls import API, ended, png, upload, zipped
@@ -150,6 +151,7 @@ def bomb():
 def test_bad_files_are_refused_and_leave_nothing(untouched, name, content, status):
     answer = upload(untouched, (name, content))
     assert answer.status_code == status, answer.text
+    assert HTTP_STATUSES[answer.json()["code"]] == status
     assert "/data/" not in answer.text
     assert "incoming" not in answer.text
 
@@ -161,6 +163,10 @@ def test_strays_cost_the_others_nothing_loose_or_in_a_zip(client):
         job = ended(client, upload(client, *sent))
         cases = client.get(f"{API}/jobs/{job['id']}/cases").json()
         found.append({case["name"]: (case["status"], case["error"]) for case in cases})
+        assert {(case["status"], case["code"]) for case in cases} == {
+            ("ok", ""),
+            ("error", "input"),
+        }
     loose, packed = found
     assert loose == packed
     assert {name: status for name, (status, _) in loose.items()} == {

@@ -47,7 +47,7 @@ def refuse_mixed(results: Iterable[Averaged]) -> None:
 
 
 def draws_by_seed(runs: Sequence[tuple[int, Mapping[str, Any]]]) -> bool:
-    """Whether each of several seeds has a support set of its own."""
+    """Tell whether each of several seeds has a support set of its own."""
     draws = [(seed, cell.get("draw", 0)) for seed, cell in runs if cell.get("shots")]
     return len({draw for _, draw in draws}) > 1 and all(seed == draw for seed, draw in draws)
 

@@ -37,7 +37,7 @@ Sources = tuple[tuple[str, str], ...]
 
 @dataclass(frozen=True)
 class Cell:
-    """What is run; everything that decides the result is in it."""
+    """A run of the benchmark; everything that decides the result is in it."""
 
     method: str
     dataset: str
@@ -111,7 +111,7 @@ def plan_cells(
     on: MeasuredOn = "test",
     lists: Lists | None = None,
 ) -> list[Cell]:
-    """All cells of a grid that make sense, the cheap ones first; settings by method.
+    """List the cells of a grid that make sense, the cheap ones first; settings by method.
 
     Where `lists` has a support set, it is not drawn.
     """
@@ -152,17 +152,17 @@ SettingsT = TypeVar("SettingsT", bound=Settings)
 
 
 def with_seed(settings: SettingsT, seed: int) -> SettingsT:
-    """The same settings with another seed."""
+    """Copy settings with another seed."""
     return changed(settings, seed=seed)
 
 
 def with_changes(settings: RecapSettings, section: str, **values: Any) -> RecapSettings:
-    """The same settings, some of one section changed and all checked again."""
+    """Copy settings, some of one section changed and all checked again."""
     return changed(settings, **{section: values})
 
 
 def parse_numbers(text: str) -> list[int]:
-    """Numbers and ranges such as "0,2,4" and "0-4"."""
+    """Read numbers and ranges such as "0,2,4" and "0-4"."""
     numbers: list[int] = []
     for part in text.split(","):
         first, dash, last = part.strip().partition("-")
@@ -176,7 +176,7 @@ def parse_numbers(text: str) -> list[int]:
 
 
 def with_sources(cells: Sequence[Cell], domains: Sequence[Domain]) -> list[Cell]:
-    """The cells, zero-shot ones with the domains that they are fitted on."""
+    """Give zero-shot cells the domains that they are fitted on."""
     from recap.methods.images import leave_one_out
 
     @cache  # many cells learn from one domain
@@ -195,13 +195,13 @@ def with_sources(cells: Sequence[Cell], domains: Sequence[Domain]) -> list[Cell]
 
 
 def _split(cell: Cell) -> str:
-    """Where the sources' images come from; other methods always take the pools."""
+    """Name the split of the sources' images; other methods always take the pools."""
     training = getattr(cell.settings, "training", None)
     return str(getattr(training, "source_split", "pool"))
 
 
 def _names_digest(domain: Domain, split: str) -> str:
-    """Names the files, labels and masks of a split; it does not open them."""
+    """Digest the names of files, labels and masks of a split; it does not open them."""
     samples = domain.pool() if split == "pool" else domain.test()
     files = [
         (relative_path(s.path, domain), s.abnormal, s.mask and relative_path(s.mask, domain))
@@ -224,12 +224,12 @@ class HowFar:
 
 
 def work_folder(out: Path, name: str) -> Path:
-    """Where the cell of a name keeps what an interrupted fit goes on from."""
+    """Name the folder of what an interrupted cell goes on from."""
     return out / "work" / name
 
 
 def noting(work: Path, clock: Callable[[], float] = time.monotonic) -> Progress:
-    """Notes every stage when it begins, and then once a second."""
+    """Note every stage when it begins, and then once a second."""
     noted, due = "", 0.0
 
     def note(stage: str, done: int, total: int, detail: str) -> None:
@@ -244,7 +244,7 @@ def noting(work: Path, clock: Callable[[], float] = time.monotonic) -> Progress:
 
 
 def how_far(out: Path, name: str) -> HowFar | None:
-    """What was noted last of the cell of a name, if anything was."""
+    """Read what was noted last of the cell of a name, if anything was."""
     try:
         return HowFar(**json.loads((work_folder(out, name) / _FILE).read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError):

@@ -100,7 +100,7 @@ def _rows(name: str, reference: str, results: Sequence[Labelled]) -> list[dict[s
 
 
 def _notes(dataset: str, variants: Mapping[str, Runs], of_study: bool) -> list[list[str]]:
-    """What the numbers are of, each with its key."""
+    """Say what the numbers are of, each note with its key."""
     shown = [
         Shown(
             label,
@@ -208,7 +208,7 @@ def compare(pairs: Sequence[tuple[dict[str, Any], dict[str, Any]]]) -> Compariso
 
 
 def _images(run: dict[str, Any]) -> list[tuple[Any, ...]]:
-    """Which images a run was measured on."""
+    """Name the images that a run was measured on."""
     return [(row["file"], row["abnormal"], row["patient"]) for row in run["images"]]
 
 

@@ -12,7 +12,7 @@ from recap.bench.cells import Cell
 from recap.data import Domain, Support
 from recap.data.supports import Exclusions
 from recap.errors import RecapError
-from recap.threads import fix_threads
+from recap.threads import fixed_threads
 
 DIED = "its process died twice, the second time alone: out of memory, or killed."
 
@@ -32,17 +32,17 @@ class Job:
 
     @property
     def head(self) -> Path:
-        """Where a fit that serves several cells is kept."""
+        """The folder of a fit that serves several cells."""
         return self.out / "heads" / self.cell.fit_name
 
     def run(self) -> str:
         """Run the cell; returns what went wrong, or nothing."""
         from recap.bench.run_cell import run_cell
 
-        fix_threads(self.threads)  # and no measurement: a cell comes out the same each time
+        options = (self.exclude, self.share_heads, self.support)
         try:
-            options = (self.exclude, self.share_heads, self.support)
-            run_cell(self.cell, self.domains, self.out, *options)
+            with fixed_threads(self.threads):  # so that a cell comes out the same each time
+                run_cell(self.cell, self.domains, self.out, *options)
         except RecapError as error:
             return str(error)
         # A defect in one cell must not cost the others; the trace is what a report needs.

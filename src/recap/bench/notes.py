@@ -155,7 +155,7 @@ def _settings(shown: Sequence[Shown], variants: bool) -> str:
 
 
 def encoder_name(settings: Mapping[str, Any]) -> str:
-    """What a method looked with, by its settings: their encoder, or a backbone of its own."""
+    """Name what a method looked with, by its settings: their encoder, or a backbone of its own."""
     encoder = settings["encoder"]
     name = str(encoder["name"])
     peer = all_methods().get(settings.get("method", "recap"))
@@ -193,7 +193,7 @@ def _test_images(shown: Iterable[Shown]) -> Iterator[tuple[str, str, str]]:
 
 
 def _sources(shown: Iterable[Shown]) -> Iterator[tuple[str, str, str]]:
-    """Where and by what was learned from which sources; older results do not tell."""
+    """List where and by what was learned from which sources; older results do not tell."""
     for result in shown:
         sources = result.cell.get("sources")
         if sources:
@@ -232,7 +232,7 @@ _SAID_ELSEWHERE = {"seed", "preset", "method"} | {
 
 
 def changed_settings(cell: Mapping[str, Any]) -> dict[str, Any]:
-    """What --set or --config changed, under the names that users write.
+    """Find what --set or --config changed, under the names that users write.
 
     A setting that is newer than the cell is as it always was.
     """

@@ -43,7 +43,7 @@ class PublishedCell:
 
 @dataclass(frozen=True)
 class TestSplit:
-    """How many abnormal and normal images a test split holds, and how that is known."""
+    """The numbers of images in a test split, and the source that tells them."""
 
     __test__ = False  # the name must not make pytest collect it
 
@@ -202,7 +202,7 @@ def caveats_for(
 
 
 def caveats_by_dataset(datasets: Collection[str]) -> tuple[Note, ...]:
-    """What must be said of few-shot results on these data sets, which each footnote names."""
+    """List what must be said of few-shot results on these data sets, which each footnote names."""
     return tuple(
         Note(caveat.key, about_datasets(caveat, datasets))
         for caveat in CAVEATS

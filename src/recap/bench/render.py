@@ -69,7 +69,7 @@ def render(tables: Iterable[Table], fmt: Format) -> str:
 
 @dataclass(frozen=True)
 class Markup:
-    """How a language marks text; each pattern takes its text in the place of {}."""
+    """Marks of a language for text; each pattern takes its text in the place of {}."""
 
     escape: Callable[[str], str]
     note: str
@@ -207,7 +207,7 @@ def _csv(tables: Sequence[Table]) -> str:
 
 
 def _csv_notes(tables: Sequence[Table]) -> Iterator[str]:
-    """What each key of the notes column means, and in which tables it does."""
+    """Explain each key of the notes column, with the tables that have it."""
     found: dict[Note, list[str]] = {}
     for table in tables:
         for note in note_marks(table):

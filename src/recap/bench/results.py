@@ -32,7 +32,7 @@ _LOCK = ".experiments.lock"
 
 
 def experiment_file(out: Path, name: str) -> Path:
-    """Where the definition of an experiment is kept."""
+    """Name the file of an experiment."""
     return out / FOLDER / f"{name}.json"
 
 
@@ -59,7 +59,7 @@ def register(
 
 
 def definition(out: Path, name: str) -> dict[str, Any] | None:
-    """What an experiment consists of; none if it was never begun."""
+    """Read what an experiment consists of; none if it was never begun."""
     file = experiment_file(out, name)
     return _read(file) if file.exists() else None
 

@@ -19,7 +19,7 @@ from recap.errors import InputError, SettingsError
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a cell ended: with a result, or with a problem."""
+    """The end of a cell: a result, or a problem."""
 
     cell: Cell
     auroc: float | None = None
@@ -84,7 +84,7 @@ def run_cells(
     # The paths must hold in processes that stand elsewhere.
     here = tuple(replace(domain, root=domain.root.absolute()) for domain in domains)
     supports = Supports(here)
-    refuse_other_supports(_kept(out, done), domains, supports)
+    refuse_other_supports(_kept(out, done), supports)
     present = [_outcome(out, cell) for cell in done]
     there = {outcome.cell.name for outcome in present}
     missing = [cell for cell in cells if cell.name not in there]
@@ -92,23 +92,23 @@ def run_cells(
         replace(job, support=_support(job.cell, supports))
         for job in _jobs(missing, here, out, exclude, share_heads, jobs or 1)
     ]
-    desk = _Desk(out, watch)
+    log = _RunLog(out, watch)
     watch.planned(cells, present)
     first, rest = _first_fits(todo) if share_heads else (todo, [])
-    run(first, desk)
-    run(desk.without_failed_fits(rest), desk)
-    return desk.failed
+    run(first, log)
+    run(log.without_failed_fits(rest), log)
+    return log.failed
 
 
 def _engine(
     name: str, jobs: int | None, address: str | None
-) -> Callable[[list[Job], "_Desk"], None]:
+) -> Callable[[list[Job], "_RunLog"], None]:
     if name not in ENGINES:
         raise SettingsError(f"--engine {name}: use one of {', '.join(ENGINES)}.")
     if address is not None and name != "ray":
         raise SettingsError(f"--ray-address {address}: needs --engine ray.")
 
-    def run(todo: list[Job], desk: _Desk) -> None:
+    def run(todo: list[Job], log: _RunLog) -> None:
         engine: Engine = Here() if jobs is None or jobs <= 1 else Processes(jobs)
         if name == "ray":
             if not todo:
@@ -116,7 +116,7 @@ def _engine(
             workers = jobs or (None if address else 1)
             cluster = RayCluster(address, workers, (jobs or 1) * todo[0].threads)
             todo, engine = [replace(job, threads=cluster.threads) for job in todo], cluster
-        run_jobs(todo, engine, desk.start, desk.end)
+        run_jobs(todo, engine, log.start, log.end)
 
     return run
 
@@ -154,8 +154,8 @@ def _first_fits(todo: Sequence[Job]) -> tuple[list[Job], list[Job]]:
     return list(first.values()), [job for job in todo if job.cell.name not in fitting]
 
 
-class _Desk:
-    """Where an engine reports; times the cells and looks whether their results are there."""
+class _RunLog:
+    """The log of a run, to which engines report: times of cells, and whether their results came."""
 
     def __init__(self, out: Path, watch: Watcher) -> None:
         self.failed: dict[str, str] = {}
@@ -179,7 +179,7 @@ class _Desk:
         self._watch.finished(replace(outcome, seconds=seconds))
 
     def without_failed_fits(self, todo: Sequence[Job]) -> list[Job]:
-        """What can still run; the others fail as their fit did."""
+        """Leave what can still run; the others fail as their fit did."""
         lost = [job for job in todo if job.cell.fit_name in self._failed_fits]
         for job in lost:
             self.start(job)

@@ -31,7 +31,7 @@ Name = TypeVar("Name")
 
 
 class Lap(NamedTuple):
-    """What one call took: by the clock on the wall, and of all processors' time."""
+    """Time of one call: by the clock on the wall, and of all processors' time."""
 
     wall_ms: float
     cpu_ms: float
@@ -49,7 +49,7 @@ def time_rounds(
     after_round: Callable[[], None] = lambda: None,
     clocks: Callable[[], Lap] = read_clocks,
 ) -> dict[Name, list[Lap]]:
-    """What every call took, one lap per round; the same position is the same round.
+    """Time every call, one lap per round; the same position is the same round.
 
     In each round every call is made once, in an order drawn anew: none always follows the same
     neighbour, which leaves the processor's caches warm or cold. The first `warmup` rounds are not

@@ -38,7 +38,7 @@ HEADS = (
 
 
 class Circumstances(TypedDict):
-    """What all rows of one input size share."""
+    """Facts that all rows of one input size share."""
 
     input_px: int
     encoder: str

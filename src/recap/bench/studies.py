@@ -35,7 +35,7 @@ NUMBERS = {
 
 @dataclass(frozen=True)
 class Study:
-    """What is compared: the cells of each variant, and what they have in common."""
+    """A comparison: the cells of each variant, and what they have in common."""
 
     name: str
     """Also that of the experiment under which its cells are kept."""

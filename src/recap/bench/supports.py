@@ -86,6 +86,10 @@ class Supports:
         self._domains = {domain.name: domain for domain in domains}
         self._drawn: dict[tuple[str, bool, int, int], Support | InputError] = {}
 
+    def root(self, dataset: str) -> Path:
+        """Name the folder of a data set."""
+        return self._domains[dataset].root
+
     def draw(self, dataset: str, method: str, shots: int, draw: int) -> Support:
         """Draw for a method; there may be abnormal images that the method leaves aside."""
         key = (dataset, find_method(method).normal_only, shots, draw)
@@ -129,7 +133,7 @@ def fitted_samples(support: Support, method: str) -> list[Sample]:
 
 
 def support_record(samples: Sequence[Sample], target: Domain) -> SupportRecord:
-    """What a result keeps of the images that it was fitted on.
+    """List the images of a support set as a result keeps them.
 
     The cell's name tells the draw, not what the pool had when it was made.
     """
@@ -170,13 +174,12 @@ def refuse_other_images(
 
 
 def refuse_other_supports(
-    results: Iterable[tuple[Path, Mapping[str, Any]]], domains: Sequence[Domain], supports: Supports
+    results: Iterable[tuple[Path, Mapping[str, Any]]], supports: Supports
 ) -> None:
     """Refuse few-shot results, with their files, whose support set is not what is drawn now.
 
     Older results do not tell theirs. A list that was given is a part of the cell.
     """
-    by_name = {domain.name: domain for domain in domains}
     for file, result in results:
         cell, then = result["cell"], result.get("support")
         if then is None or cell.get("supports"):
@@ -185,7 +188,7 @@ def refuse_other_supports(
         if now is not None and now != then:
             gone = [path for label in then for path in then[label] if path not in now[label]]
             raise InputError(
-                f"{file}: was fitted on a support set that {by_name[cell['dataset']].root} no "
+                f"{file}: was fitted on a support set that {supports.root(cell['dataset'])} no "
                 f"longer gives: {gone[0] if gone else 'its order'} is not in today's draw. Choose "
                 "another --out; or remove this file, and the others of this data set, to run again."
             )

@@ -69,7 +69,7 @@ class ResultCell:
 
 
 class Key(NamedTuple):
-    """What a number of ours and a published one must agree on to stand side by side."""
+    """The place of a number: ours and published ones that agree in it stand side by side."""
 
     shots: int
     method: str
@@ -132,7 +132,7 @@ class CellSource:
         return split_note(dataset, self.counts.get(dataset, ()), load_splits().get(dataset))
 
     def run_notes(self) -> tuple[Note, ...]:
-        """What our numbers are of, as footnotes of the whole table."""
+        """Say what our numbers are of, as footnotes of the whole table."""
         variants = self.table in ("components", "conditioning", "backbones")
         return run_notes(self._shown(), bool(self.published), variants)
 

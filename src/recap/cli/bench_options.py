@@ -46,7 +46,7 @@ Jobs = Annotated[int, typer.Option(min=1, help="Cells at once, each in a process
 
 @dataclass(frozen=True)
 class Grid:
-    """What the options of a run add up to: data, shots and seeds, and how they are measured."""
+    """The sum of the options of a run: data, shots and seeds, and how they are measured."""
 
     domains: "list[Domain]"
     """All of the folder: zero-shot cells learn from those that are not asked for too."""

@@ -23,8 +23,7 @@ def report_command(
     from recap.report.page import write_score_page
 
     if parquet:
-        from recap.report.score_table import PARQUET, write_parquet
-        from recap.results.table import read_rows
+        from recap.results.table import PARQUET, read_rows, write_parquet
 
         write_parquet(read_rows(out / "scores.csv"), out / PARQUET)
     typer.echo(write_score_page(out))

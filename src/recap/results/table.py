@@ -4,26 +4,34 @@ A shard is a part of a run's cases, for several machines that write into one fol
 to one by its name alone, so machines that never talk to each other agree. Every shard has a table
 and a manifest of its own; maps and pictures have the names of their cases and never meet. Whoever
 runs next, a shard or the whole, goes on from the rows of all tables.
+
+Values in scores.csv stay as they are, file names included: programs, this one among them, find the
+files again by them. A name such as `=2+3.png` is a formula to a spreadsheet that opens the CSV by a
+double click; import it as text, or use scores.parquet, whose columns have types.
 """
 
 import csv
 import io
 import re
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields, replace
 from hashlib import sha256
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from recap._files import replacing
 from recap.data.text_names import as_text, from_text
-from recap.errors import InputError, SettingsError
+from recap.errors import InputError, SettingsError, require
 from recap.scoring.calibration import verdict, warned
 from recap.types import Decision, DomainCheck
 
 TABLE, MANIFEST = "scores.csv", "manifest.json"
+PARQUET = "scores.parquet"
+INTEGERS = ("images", "regions", "height", "width")
+NUMBERS = ("score", "score_prototype", "score_memory", "p_value", "probability", "map_step_px")
+FLAGS = ("in_domain",)
 
 
 @dataclass(frozen=True)
@@ -227,3 +235,31 @@ def finished_rows(out: Path, shard: Shard) -> dict[str, Row]:
     """The newest row of each case of a shard, whichever table it stands in, unless it failed."""
     rows = {row.case: row for table in all_of(out, TABLE) for row in read_rows(table)}
     return {case: row for case, row in rows.items() if row.status == "ok" and shard.holds(case)}
+
+
+def write_parquet(rows: Sequence[Row], path: Path) -> None:
+    """Write the table; what is empty in the CSV is null."""
+    arrow = require("pyarrow", "tables")
+    parquet = require("pyarrow.parquet", "tables")
+    types = {**dict.fromkeys(INTEGERS, arrow.int64()), **dict.fromkeys(NUMBERS, arrow.float64())}
+    types |= dict.fromkeys(FLAGS, arrow.bool_())
+    names = [field.name for field in fields(Row)]
+    schema = arrow.schema([(name, types.get(name, arrow.string())) for name in names])
+    columns = [[_typed(name, getattr(row, name)) for row in rows] for name in names]
+    arrays = [
+        arrow.array(values, field.type) for values, field in zip(columns, schema, strict=True)
+    ]
+    with replacing(path) as file:
+        parquet.write_table(arrow.Table.from_arrays(arrays, schema=schema), file)
+
+
+def _typed(name: str, text: str) -> Any:
+    if text == "":
+        return None
+    if name in INTEGERS:
+        return int(text)
+    if name in NUMBERS:
+        return float(text)
+    if name in FLAGS:
+        return text == "yes"
+    return as_text(text)

@@ -60,6 +60,8 @@ class CaseAnswer(BaseModel):
     name: str
     status: Literal["ok", "error"]
     error: str
+    code: str = ""
+    """The kind of error, such as `too_large`; empty where there is none."""
     kind: str = ""
     images: int = 0
     score: float | None = None

@@ -196,7 +196,7 @@ def _decode_all(cases: tuple[Found, ...], request: dict[str, Any], placer: Place
             if is_full(error):  # some readers unpack what they read
                 raise
             name = case_name(found, placer.names, number, hide)
-            problems.append(Unread(name, str(error), number))
+            problems.append(Unread(name, str(error), number, error.code))
             errors.append(error)
             for file in found.files:
                 file.unlink(missing_ok=True)

@@ -9,6 +9,7 @@ from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
 from recap.data.cases import Found, find_cases
+from recap.errors import Code
 from recap.io.formats import FORMATS, known_suffixes
 from recap.service.jobs import Job
 
@@ -94,6 +95,7 @@ class Unread(NamedTuple):
     name: str
     error: str
     number: int
+    code: Code = "input"
 
 
 def job_cases(job: Job, upload: Path) -> dict[int, Found]:

@@ -89,7 +89,7 @@ def score_job(
             if is_full(error):  # it says nothing of the case
                 raise
             text = in_client_words(str(error), folder / "upload", job.names, hide)
-            record = {"status": "error", "error": text}
+            record = {"status": "error", "error": text, "code": error.code}
         records.append({"id": number, "name": case_name(found, job.names, number, hide), **record})
     records = _with_unread(job, records)
     if not any(record["status"] == "ok" for record in records):
@@ -178,8 +178,8 @@ def _with_unread(job: Job, records: list[dict[str, Any]]) -> list[dict[str, Any]
     """Put all cases in the order of the upload, under names of which no two are the same."""
     every = list(records)
     for unread in unread_cases(job):
-        told = {"name": unread.name, "status": "error", "error": unread.error}
-        every.append({"id": unread.number, **told})
+        told = {"name": unread.name, "error": unread.error, "code": unread.code}
+        every.append({"id": unread.number, "status": "error", **told})
     every.sort(key=lambda record: record["id"])
     taken: set[str] = set()
     for record in every:

@@ -57,7 +57,7 @@ def drift_figures(runs: Sequence[Run]) -> list[Figure]:
 
 
 def moves(run: Run) -> bool:
-    """Whether a method moved its prototypes for any image."""
+    """Tell whether a method moved its prototypes for any image."""
     return run.drift is not None and float(run.drift.max()) > FLOOR
 
 

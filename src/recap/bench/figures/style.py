@@ -161,7 +161,7 @@ def setting_name(shots: int) -> str:
 
 
 def seeds_name(seeds: Collection[int]) -> str:
-    """How many seeds a panel shows."""
+    """Say how many seeds a panel shows."""
     return counted(len(set(seeds)), "seed")
 
 
@@ -171,7 +171,7 @@ def dataset_name(folder: str) -> str:
 
 
 def figure_name(*parts: str) -> str:
-    """What a figure is called in files and links: "recap (fast)" becomes recap-fast."""
+    """Name a figure for files and links: "recap (fast)" becomes recap-fast."""
     return re.sub(r"[^\w.-]+", "-", "-".join(parts).replace(")", ""))
 
 
