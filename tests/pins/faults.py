@@ -40,8 +40,8 @@ FAULTS = {
     ),
     "fusion": Fault(
         "Eq. 9: the memory's share is the prototypes', which λ = 0.5 hides",
-        "(1 - weight) * prototype + weight * memory",
-        "weight * prototype + (1 - weight) * memory",
+        "return (1 - share) * first + share * second",
+        "return share * first + (1 - share) * second",
         ("test_fusion.py", "test_recap_model.py"),
     ),
     "top-k": Fault(
@@ -94,8 +94,8 @@ FAULTS = {
     ),
     "domain": Fault(
         "from the 1025th known image on, each is its own nearest neighbour",
-        "cosine[own, start + own] = -np.inf",
-        "cosine[own, own] = -np.inf",
+        "cosine[owner[part, None] == owner[None]] = -np.inf",
+        "cosine[owner[: len(cosine), None] == owner[None]] = -np.inf",
         ("test_domain_guard.py",),
     ),
     "dicom-spacing": Fault(
@@ -166,8 +166,8 @@ FAULTS = {
     ),
     "augment": Fault(
         "what lies outside a turned image is black instead of reflected",
-        'mode="bilinear", padding_mode="reflection"',
-        'mode="bilinear", padding_mode="zeros"',
+        'stacked, grid, mode="bilinear", padding_mode="reflection"',
+        'stacked, grid, mode="bilinear", padding_mode="zeros"',
         ("test_augment.py",),
     ),
     "augment-masks": Fault(
