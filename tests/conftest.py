@@ -35,7 +35,7 @@ MADE_ONCE = {"e2e", "runtime"}
 # are hundreds. What is left for `make test-fast` are the tests of single functions.
 WHOLE_PROGRAMS = {
     *("bench", "cli", "methods", "pacs", "pins", "report"),
-    *("runtime", "scoring", "server", "training"),
+    *("results", "runtime", "scoring", "service"),
 }
 
 
