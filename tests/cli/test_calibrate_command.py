@@ -69,7 +69,7 @@ def test_intervals_of_few_patients_are_said_to_be_too_narrow():
     for patients, said in ((7, True), (60, False), (None, False)):
         found = calibrate_scores(normal, normal, abnormal, patients=patients)
         assert (told in " ".join(_summary(found, None))) is said
-    assert told not in " ".join(_summary(calibrate_scores(normal, normal, patients=7)))
+    assert told not in " ".join(_summary(calibrate_scores(normal, normal, patients=7), None))
 
 
 def test_scores_then_come_with_decisions_and_regions(command, own_bundle, folders):
