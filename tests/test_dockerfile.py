@@ -72,7 +72,7 @@ def test_torch_is_installed_as_pyproject_asks_for_it() -> None:
 
 
 def test_the_health_check_asks_a_route_that_needs_no_token() -> None:
-    from recap.service.routes_site import health
+    from recap.service.site import health
 
     [address] = re.findall(r"http://127\.0\.0\.1:8000(/\w+)", last_stage()["HEALTHCHECK"])
     assert address in {route.path for route in health.routes}  # type: ignore[attr-defined]

@@ -1,6 +1,5 @@
 """`recap export`, without the tracing, which tests/runtime covers."""
 
-from recap.runtime import export
 from recap.runtime.record import ExportRecord
 
 
@@ -26,7 +25,7 @@ def test_it_says_what_was_measured(command, bundle, monkeypatch):
         progress("export", 0, 0, "Tracing")
         return record(to)
 
-    monkeypatch.setattr(export, "export_bundle", stub)
+    monkeypatch.setattr("recap.api.export_bundle", stub)
     result = command("export", bundle, "--to", "onnx")
     assert result.code == 0, result.err
     assert asked == [("normal-only", bundle, "onnx", None)]
@@ -43,7 +42,7 @@ def test_int8_tells_its_change(command, bundle, monkeypatch, tmp_path):
         "spread_of_scores": 0.02,
     }
     made = record("openvino-int8", {"built_in": change, "calibration": change})
-    monkeypatch.setattr(export, "export_bundle", lambda *_: made)
+    monkeypatch.setattr("recap.api.export_bundle", lambda *_: made)
     result = command("export", bundle, "--to", "openvino", "--int8", "--calibration", tmp_path)
     assert "24 calibration images by 4.0e-03 on average, 1.0e-02 at most" in result.out
 

@@ -118,5 +118,5 @@ def test_a_file_in_the_way_is_told_in_words(name, command, tmp_path):
 def test_bench_lists_its_commands_in_the_order_of_use(command):
     listed = command("bench", "--help").out.partition("Commands:")[2].splitlines()
     names = [line.split()[0] for line in listed if line[:2] == "  " and line[2:3].strip()]
-    order = ["run", "table", "compare", "ablate", "sweep", "speed", "figures", "report"]
+    order = ["run", "table", "compare", "ablate", "sweep", "speed", "figures", "pack"]
     assert names == order

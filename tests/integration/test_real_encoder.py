@@ -65,7 +65,7 @@ def test_the_demo_on_phantoms(quick, tmp_path, monkeypatch):
     result = demo.run_demo(
         tmp_path, lines.append, lambda stage, *rest: stages.add(stage), phantoms=True
     )
-    assert stages == {"encode", "train", "score"}
+    assert stages >= {"encode", "train", "score"}
     page = result.page.read_text(encoding="utf-8")
     assert not re.findall(r"https?://", page)
     assert not re.findall(r"""(?:src|href)=["'](?!data:|#)""", page)

@@ -211,7 +211,7 @@ def draw(case, prediction, path):
 
 def score(detector, path, out, reading=None, progress=lambda *step: None):
     cases = find_cases([path], out.with_name("scratch")).cases
-    return score_to_folder(detector, cases, out, draw, progress, reading)
+    return score_to_folder(detector, cases, out, draw, progress, reading=reading)
 
 
 def files(out):

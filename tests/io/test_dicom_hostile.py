@@ -30,7 +30,7 @@ from dicom_files import (
 )
 from recap.config import ReadingSettings
 from recap.errors import InputError
-from recap.io.dicom.cases import file as dicom_file
+from recap.io.dicom import file as dicom_file
 from recap.io.dicom.cases import is_dicom, open_dicom
 from recap.io.dicom.series import group_series
 
