@@ -64,7 +64,7 @@ def _whole(header: Any, keyword: str, most: int) -> str:
 
 
 def _copy_compression(clean: Any, header: Any) -> None:
-    """Copy whether the pixels were ever compressed with losses; each time has a ratio and method."""
+    """Copy whether pixels were ever compressed with losses; each time has a ratio and a method."""
     lossy = text(header, "LossyImageCompression")
     if lossy in ("00", "01"):
         clean.LossyImageCompression = lossy
