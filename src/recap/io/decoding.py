@@ -1,4 +1,4 @@
-"""What stands around every decoder: room in memory, silence, and errors of one line.
+"""The surroundings of every decoder: room in memory, silence, and errors of one line.
 
 A small file may hold a picture of gigabytes. What decoding will take is told by the header, so it
 is asked for here before a decoder runs: too much for the whole budget is refused with a remedy, and
@@ -37,7 +37,7 @@ class OverBudgetError(InputError, code="too_large"):
 
 
 class DecodingBudget:
-    """How many bytes all decoders of a process may take together."""
+    """The bytes that all decoders of a process may take together."""
 
     def __init__(self, limit_bytes: int | None = None) -> None:
         self._limit = limit_bytes

@@ -48,7 +48,7 @@ _GZIP_LEVEL = 1
 
 
 def is_nifti(path: str | Path) -> bool:
-    """Whether a file starts with a NIfTI header; the .img of a pair does not."""
+    """Tell whether a file starts with a NIfTI header; the .img of a pair does not."""
     try:
         with open_unpacked(Path(path)) as stream:
             return _header_layout(stream.read(_LONGEST_HEADER)) is not None
@@ -192,7 +192,7 @@ def _voxel_offset(header: Any, alone: bool) -> int:
 
 
 def _window(header: Any, values: FloatArray) -> Window | None:
-    """What the header says should be shown, if that shows any of the values apart."""
+    """Read the window the header asks for, if it shows any of the values apart."""
     low, high = float(header["cal_min"]), float(header["cal_max"])
     if not (np.isfinite([low, high]).all() and low < high):
         return None
@@ -215,7 +215,7 @@ def _map_header(grid: Grid) -> Any:
 
 
 def _forms(header: Any) -> dict[str, Any]:
-    """How a file says its place: codes, quaternion and matrix, and the sizes of voxels."""
+    """Copy the fields that give the place: codes, quaternion, matrix and the sizes of voxels."""
     return {**{name: header[name].copy() for name in _FORMS}, "pixdim": header["pixdim"][:4].copy()}
 
 

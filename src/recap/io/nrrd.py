@@ -54,7 +54,7 @@ _SPACES = re.compile("(r|l)(?:ight|eft)?-?(a|p)(?:nterior|osterior)?-?(s|i)(?:up
 
 
 def is_nrrd(path: str | Path) -> bool:
-    """Whether a file starts as NRRD does."""
+    """Tell whether a file starts as NRRD does."""
     try:
         with open_unpacked(Path(path)) as stream:
             return _MAGIC.match(stream.read(8)) is not None

@@ -97,7 +97,7 @@ class Slide:
             return out
 
     def _bytes_to_read(self, level: Level, size_hw: tuple[int, int]) -> int:
-        """What a part takes in bytes and floats, a block while it is resized, a stored tile."""
+        """Count what a part takes: bytes and floats, a block while it is resized, a stored tile."""
         block = min(math.prod(size_hw), BLOCK_PX**2) + BLOCK_PX
         return math.prod(size_hw) * 15 + block * 16 + level.tile_px * 4
 

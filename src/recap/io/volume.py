@@ -47,7 +47,7 @@ _CHUNK_VOXELS = 2**20
 
 @dataclass(frozen=True, eq=False)
 class Grid:
-    """How a stack (slices, rows, columns) lies in its source's stored array (i, j, k).
+    """The position of a stack (slices, rows, columns) in its source's stored array (i, j, k).
 
     `axes` names the stored axis that slices, rows and columns run along, `flipped` whether they
     run against it. `affine_ras` takes stored (i, j, k, 1) to millimetres.
@@ -146,7 +146,7 @@ def grid_for(shape: tuple[int, ...], affine_ras: Affine, axis: Axis, source: str
 
 
 def _spans_space(affine_ras: Affine) -> bool:
-    """Whether the three steps are finite and point apart, however small they are."""
+    """Tell whether the three steps are finite and point apart, however small they are."""
     if not np.isfinite(affine_ras).all():
         return False
     lengths = np.linalg.norm(affine_ras[:3, :3], axis=0)
@@ -176,7 +176,7 @@ def nearest_axes(directions: Affine) -> list[int]:
 
 
 def orientation_of(affine_ras: Affine) -> str:
-    """Where the three index axes run to, e.g. "SPL"."""
+    """Name where the three index axes run to, e.g. "SPL"."""
     directions = affine_ras[:3, :3]
     letters = ("RL", "AP", "SI")
     return "".join(

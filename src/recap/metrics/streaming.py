@@ -113,7 +113,7 @@ class PixelMetrics:
 
     @property
     def error_bound(self) -> float:
-        """How far a metric can be from its exact value; 0 means exact."""
+        """The distance that a metric can have from its exact value; 0 means exact."""
         return self._normal.error + 2 * self._abnormal.error
 
     def compute(self) -> dict[str, float | None]:

@@ -166,11 +166,11 @@ class Display:
 
     @property
     def says_how(self) -> bool:
-        """Whether the file itself decides what is black and what is white."""
+        """True where the file itself decides what is black and what is white."""
         return self.voi is not None or self.window is not None
 
     def is_grey(self, stored: NDArray[Any]) -> bool:
-        """Whether a frame is shown through a window rather than in colours of its own."""
+        """Tell whether a frame is shown through a window rather than in colours of its own."""
         return stored.ndim == 2 and self.palette is None
 
     def in_unit(self, stored: NDArray[Any]) -> FloatArray:
@@ -185,7 +185,7 @@ class Display:
         return np.nan_to_num(values, copy=False, nan=-_ENDLESS, posinf=_ENDLESS, neginf=-_ENDLESS)
 
     def shown(self, stored: NDArray[Any]) -> NDArray[np.bool_]:
-        """Where a grey frame has a value that belongs to the picture."""
+        """Mark where a grey frame has a value that belongs to the picture."""
         finite = np.isfinite(stored)
         if self.padding is None:
             return finite

@@ -42,7 +42,7 @@ _NOT_IMAGES = {"SEG": "a segmentation", "RTDOSE": "a dose distribution"}
 
 @dataclass(frozen=True, eq=False)
 class Slice:
-    """What the header of a single-frame file says of its place among others."""
+    """A single-frame file's place among others, as its header gives it."""
 
     path: Path
     series: str
@@ -129,7 +129,7 @@ def _parts(slices: list[Slice], keywords: Sequence[str]) -> list[list[Slice]]:
 def _parts_by_turn(
     slices: list[Slice], places: dict[Path, int], held: Counter[int]
 ) -> list[list[Slice]]:
-    """Whether phases or slices are numbered first, the n-th image of each place is phase n."""
+    """Take the n-th image of each place as phase n, whether phases or slices are numbered first."""
     times = set(held.values())
     if len(times) > 1:  # no phases: some places are held by more images than others
         return [slices]
