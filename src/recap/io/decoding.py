@@ -84,7 +84,12 @@ class DecodingBudget:
             if thread not in self._taken_by:
                 self._waiting.append(ticket)
                 try:
-                    self._changed.wait_for(lambda: self._is_next(ticket, needed))
+                    self._changed.wait_for(
+                        lambda: (
+                            self._waiting[0] is ticket
+                            and (not self._taken or self._taken + needed <= self.limit_bytes)
+                        )
+                    )
                 finally:
                     self._waiting.remove(ticket)
                     self._changed.notify_all()
@@ -101,10 +106,6 @@ class DecodingBudget:
                 else:
                     self._taken_by[thread] = before
                 self._changed.notify_all()
-
-    def _is_next(self, ticket: object, needed: int) -> bool:
-        fits = not self._taken or self._taken + needed <= self.limit_bytes
-        return fits and self._waiting[0] is ticket
 
 
 def limit_from_environment() -> int:

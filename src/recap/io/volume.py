@@ -131,7 +131,9 @@ def grid_for(shape: tuple[int, ...], affine_ras: Affine, axis: Axis, source: str
             "orientation and spacing, or export it again."
         )
     nearest = nearest_axes(directions)
-    wanted = [_DIRECTIONS[letter] for letter in _frame(shape, nearest, axis)]
+    if sorted(shape)[:2].count(1) == 1:
+        axis = _CUT_ACROSS[nearest[shape.index(1)]]
+    wanted = [_DIRECTIONS[letter] for letter in FRAMES[axis]]
     slices, rows, columns = (nearest.index(body) for body, _ in wanted)
     flipped = [
         bool(directions[body, stored] * sign < 0)
@@ -153,12 +155,6 @@ def _spans_space(affine_ras: Affine) -> bool:
     if not (np.isfinite(lengths).all() and lengths.min() > 0):
         return False
     return bool(abs(np.linalg.det(affine_ras[:3, :3] / lengths)) > 1e-6)
-
-
-def _frame(shape: tuple[int, ...], nearest: list[int], axis: Axis) -> str:
-    if sorted(shape)[:2].count(1) != 1:
-        return FRAMES[axis]
-    return FRAMES[_CUT_ACROSS[nearest[shape.index(1)]]]
 
 
 def nearest_axes(directions: Affine) -> list[int]:
@@ -288,18 +284,15 @@ def read_voxels(
         if stop > values.size:
             # Nobody else holds the array yet, so growing it in place is safe.
             values.resize(min(count, 2 * values.size), refcheck=False)
-        values[start:stop] = _scaled(np.frombuffer(packed, dtype), scale)
+        stored = np.frombuffer(packed, dtype)
+        if scale != (1.0, 0.0):
+            # Large integers and doubles lose digits only after the scaling.
+            stored = stored.astype(np.float64) * scale[0] + scale[1]
+        values[start:stop] = stored.astype(np.float32)
     # gzip compares its checksum only when asked for what follows the last byte.
     stream.read(1)
     _fill_gaps(values, source)
     return values.reshape(shape, order="F")
-
-
-def _scaled(stored: NDArray[Any], scale: tuple[float, float]) -> FloatArray:
-    """Large integers and doubles lose digits only after the scaling."""
-    if scale == (1.0, 0.0):
-        return stored.astype(np.float32)
-    return (stored.astype(np.float64) * scale[0] + scale[1]).astype(np.float32)
 
 
 def _fill_gaps(values: FloatArray, source: str) -> None:

@@ -120,7 +120,8 @@ def _parts(slices: list[Slice], keywords: Sequence[str]) -> list[list[Slice]]:
         values = defaultdict(list)
         for each in slices:
             values[each.labels[keyword]].append(each)
-        if len(values) > 1 and all(_covers(part, places, len(held)) for part in values.values()):
+        covered = [{places[each.path] for each in part} for part in values.values()]
+        if len(values) > 1 and all(len(found) == len(held) for found in covered):
             rest = keywords[number + 1 :]
             return [part for own in values.values() for part in _parts(own, rest)]
     return _parts_by_turn(slices, places, held)
@@ -150,10 +151,6 @@ def _places(slices: list[Slice]) -> dict[Path, int]:
         number += _place(each) - _place(before) > SAME_PLACE_MM
         places[each.path] = number
     return places
-
-
-def _covers(part: list[Slice], places: dict[Path, int], count: int) -> bool:
-    return len({places[each.path] for each in part}) == count
 
 
 def _place(each: Slice) -> float:
