@@ -169,7 +169,10 @@ def checked_digest(weights: Path, entry: EncoderEntry | None, *, ours: bool) -> 
 
     A file of our own cache without a pin must keep the digest of its first use.
     """
-    path = _ledger_path(weights, ours)
+    path = weights.parent / LEDGER_FILE
+    if not ours:
+        key = hashlib.sha256(str(weights.absolute()).encode()).hexdigest()[:32]
+        path = cache_dir() / "digests" / f"{key}.json"
     known, expected = load_record(path), entry.sha256 if entry else None
     if known is not None and known.is_current(weights):
         record = known
@@ -186,13 +189,6 @@ def checked_digest(weights: Path, entry: EncoderEntry | None, *, ours: bool) -> 
     if record is not known:
         save_record_if_possible(path, record)
     return record.sha256
-
-
-def _ledger_path(weights: Path, ours: bool) -> Path:
-    if ours:
-        return weights.parent / LEDGER_FILE
-    key = hashlib.sha256(str(weights.absolute()).encode()).hexdigest()[:32]
-    return cache_dir() / "digests" / f"{key}.json"
 
 
 def read_config(path: Path) -> dict[str, Any]:
@@ -241,7 +237,9 @@ def read_shapes(path: Path) -> Shapes:
 
 def check_fits(path: Path, config: dict[str, Any]) -> None:
     """Raise unless the file holds a model of this configuration."""
-    shapes = _vision_shapes(read_shapes(path))
+    shapes = read_shapes(path)
+    # Of a model with a text tower, the image tower alone.
+    shapes = {name: shape for name, shape in shapes.items() if "vision_model." in name} or shapes
     kind = config["model_type"]
     tensor = patch_tensors()[kind]
     found = next((shape for name, shape in shapes.items() if name.endswith(tensor)), None)
@@ -258,11 +256,6 @@ def check_fits(path: Path, config: dict[str, Any]) -> None:
     layers = len({m[1] for name in shapes if (m := re.search(r"\blayers?\.(\d+)\.", name))})
     if depth is not None and layers != depth:
         raise WeightsError(f"{path} has {layers} layers, config.json says {depth}: wrong file.")
-
-
-def _vision_shapes(shapes: Shapes) -> Shapes:
-    tower = {name: shape for name, shape in shapes.items() if "vision_model." in name}
-    return tower or shapes
 
 
 def _parse(path: Path, text: bytes) -> dict[str, Any]:

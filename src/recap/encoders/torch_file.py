@@ -291,7 +291,7 @@ class _Machine:
 
 
 def _meaning(module: str, name: str) -> Any:
-    """What a name of the file stands for here; there are few."""
+    """Find the value or function that a name in the file stands for; there are few."""
     if module == "torch" and name in _STORAGES:
         return _STORAGES[name]
     if module.startswith("__torch__"):
@@ -312,26 +312,18 @@ def _same(value: Any, *_: Any) -> Any:
     return value
 
 
-def _ordered(*_: Any) -> dict[Any, Any]:
-    return {}
-
-
-def _nested_stream(raw: bytes) -> Any:
-    return _read_stream(io.BytesIO(raw))
-
-
 def _is_count(value: Any) -> bool:
     return type(value) is int and 0 <= value < 2**48
 
 
 _NAMES: dict[str, Callable[..., Any]] = {
-    "collections.OrderedDict": _ordered,
+    "collections.OrderedDict": lambda *_: {},
     "torch.Size": _same,
     "torch._utils._rebuild_tensor": _tensor,
     "torch._utils._rebuild_tensor_v2": _tensor,
     "torch._utils._rebuild_parameter": _same,
     "torch.nn.parameter.Parameter": _same,
-    "torch.storage._load_from_bytes": _nested_stream,
+    "torch.storage._load_from_bytes": lambda raw: _read_stream(io.BytesIO(raw)),
     "torch.jit._pickle.build_intlist": _same,
     "torch.jit._pickle.build_doublelist": _same,
     "torch.jit._pickle.build_boollist": _same,

@@ -4,7 +4,6 @@ The families differ in how they embed pixels and where their blocks are; nothing
 blocks ourselves lets adapters write back between them and the frozen prefix be computed once.
 """
 
-from collections.abc import Iterator
 from contextlib import nullcontext
 from typing import Any, Self
 
@@ -68,7 +67,11 @@ class Encoder(nn.Module):
 
     def run(self, tokens: Tensor, start: int, stop: int) -> Tensor:
         """Run the blocks start + 1 .. stop (counted from 1)."""
-        extra = self._block_arguments(tokens)
+        extra = {}
+        if (rope := getattr(self.model, "rope_embeddings", None)) is not None:
+            # Rotary positions depend on the size of the input alone.
+            blank = tokens.new_empty((1, 3, self.input_px, self.input_px))
+            extra["position_embeddings"] = rope(blank)
         for block in self.family.blocks(self.model)[start:stop]:
             tokens = block(tokens, attention_mask=None, **extra)
         return tokens
@@ -113,22 +116,11 @@ class Encoder(nn.Module):
 
     def compute(self, pixels: Tensor, layers: tuple[int, ...]) -> Tensor:
         """The same, always computed: for images that never come again."""
-        return torch.stack(list(self._after(pixels, layers)), dim=1)
-
-    def _after(self, pixels: Tensor, layers: tuple[int, ...]) -> Iterator[Tensor]:
-        """Tokens after one block after the other."""
-        tokens, done = self.embed(pixels), 0
+        tokens, done, found = self.embed(pixels), 0, []
         for layer in layers:
             tokens, done = self.run(tokens, done, layer), layer
-            yield tokens
-
-    def _block_arguments(self, tokens: Tensor) -> dict[str, Any]:
-        rope = getattr(self.model, "rope_embeddings", None)
-        if rope is None:
-            return {}
-        # Rotary positions depend on the size of the input alone.
-        blank = tokens.new_empty((1, 3, self.input_px, self.input_px))
-        return {"position_embeddings": rope(blank)}
+            found.append(tokens)
+        return torch.stack(found, dim=1)
 
 
 def quarter_layers(depth: int) -> tuple[int, ...]:

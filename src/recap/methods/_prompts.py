@@ -52,7 +52,9 @@ class LearnedPrompts(nn.Module):
         texts = [f"{phrase}." for group in phrases for phrase in group]
         self._normal, self._causal = len(phrases[0]), causal
         ids = tower.tokenise(texts)  # (N, T)
-        order, length = _orders(_ends(tower, ids), places, ids.shape[1], texts)
+        end = tower.tokenise([""])[0, 1]  # an empty text is its start, then its end
+        ends = (ids == end).int().argmax(dim=1).tolist()
+        order, length = _orders(ends, places, ids.shape[1], texts)
         # Behind the last end of text nothing matters to tokens that see only what precedes them.
         order = order[..., : length if causal else None].to(ids.device)
         # Which word stands for the context is of no matter: `ids` say only where the text ends.
@@ -125,12 +127,6 @@ def train_with_prompts(
     with torch.no_grad():
         model.text = prompts(tower)
     return mean
-
-
-def _ends(tower: TextTower, ids: Tensor) -> list[int]:
-    """Find where each text ends; an empty text is its start, then its end."""
-    end = tower.tokenise([""])[0, 1]
-    return (ids == end).int().argmax(dim=1).tolist()
 
 
 def _orders(

@@ -1,5 +1,5 @@
-"""What methods on an untouched encoder share: patch tokens after any of its blocks, turned copies
-of an image, and maps smoothed by a Gaussian."""
+"""Steps shared by methods on an untouched encoder: patch tokens after any of its blocks, turned
+copies of an image, and maps smoothed by a Gaussian."""
 
 import math
 from collections.abc import Sequence

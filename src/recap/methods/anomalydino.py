@@ -40,8 +40,8 @@ def foreground(tokens: Tensor, threshold: float) -> Tensor:
     kept = component > threshold
     if central(kept).sum() <= CENTRE_KEPT * central(kept).numel():
         kept = -component > threshold
-    grown = _dilate(kept.float()[None])
-    return _erode(_dilate(grown)).flatten() > 0.5
+    grown = _dilate(_dilate(kept.float()[None]))
+    return -_dilate(-grown).flatten() > 0.5
 
 
 def first_component(tokens: Tensor) -> Tensor:
@@ -78,10 +78,6 @@ def central(values: Tensor) -> Tensor:
 
 def _dilate(mask: Tensor) -> Tensor:
     return F.max_pool2d(mask, 3, stride=1, padding=1)
-
-
-def _erode(mask: Tensor) -> Tensor:
-    return -F.max_pool2d(-mask, 3, stride=1, padding=1)
 
 
 STATEMENT = (

@@ -105,14 +105,11 @@ class AprilGAN(Scorer):
         if self.trained:
             maps = self.layer_maps(taps, self.text.expand(pixels.shape[0], -1, -1)).mean(dim=0)
         if self.memory is not None:
-            maps = (maps + self._distance_map(taps, self.memory)) / 2
+            pairs = zip(taps, self.memory, strict=True)
+            distances = torch.stack([nearest_distance(tap, rows) for tap, rows in pairs])
+            maps = (maps + self._to_pixels(distances.mean(dim=0))) / 2
             score = (score + maps.flatten(1).amax(dim=1)) / 2
         return Output(score, maps)
-
-    def _distance_map(self, taps: list[Tensor], memory: Tensor) -> Tensor:
-        pairs = zip(taps, memory, strict=True)
-        distances = torch.stack([nearest_distance(tap, rows) for tap, rows in pairs])
-        return self._to_pixels(distances.mean(dim=0))
 
     def _to_pixels(self, values: Tensor) -> Tensor:
         return upsample(values, self.encoder.input_px, self.encoder.patch_px, "corners")

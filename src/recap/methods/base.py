@@ -1,4 +1,4 @@
-"""What every method is to its user: pixels in, evidence out, and one rule that adds it up.
+"""The interface of every method: pixels in, evidence out, and one rule that adds it up.
 
 A score and a map are sums. Every source of evidence (prototypes, a memory, the image as a whole)
 says of each layer what it sees; the layers are weighed, and each source takes its share from what

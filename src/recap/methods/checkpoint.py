@@ -104,18 +104,13 @@ def _restore(model: nn.Module, optimiser: Optimizer, tensors: dict[str, Tensor])
         parameter.copy_(tensors[f"model/{name}"])
         state = {key: tensors.get(f"adam/{name}/{key}") for key in STATE}
         if state["step"] is not None:
-            device = _counter_device(optimiser, parameter)
+            # Adam counts steps on the CPU, and beside the parameter if its steps are one kernel.
+            fused = any(
+                group.get("fused") and any(parameter is own for own in group["params"])
+                for group in optimiser.param_groups
+            )
             optimiser.state[parameter] = {
-                key: value.to(device if key == "step" else parameter.device)
+                key: value.to("cpu" if key == "step" and not fused else parameter.device)
                 for key, value in state.items()
                 if value is not None
             }
-
-
-def _counter_device(optimiser: Optimizer, parameter: Tensor) -> torch.device:
-    """Adam counts steps on the CPU, and beside the parameter where its steps are one kernel."""
-    fused = any(
-        group.get("fused") and any(parameter is own for own in group["params"])
-        for group in optimiser.param_groups
-    )
-    return parameter.device if fused else torch.device("cpu")

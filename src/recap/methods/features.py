@@ -1,4 +1,4 @@
-"""What the frozen encoder says of images: of a batch, and of all images of a fit, kept once."""
+"""Features of the frozen encoder: of a batch, and of all images of a fit, computed once."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""What a method is given to fit a model, and what it gives back.
+"""The contract of fitting: what a method is given, and what it gives back.
 
 The module of a method holds
 

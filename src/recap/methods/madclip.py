@@ -61,12 +61,9 @@ def jitter(pixels: Tensor) -> Tensor:
     generator = torch.Generator().manual_seed(JITTER_SEED)
     brightness, contrast = 1 + JITTER * (2 * torch.rand(2, generator=generator) - 1)
     bright = brightness * pixels
-    middle = _grey(bright).mean(dim=(2, 3), keepdim=True)
+    grey = (bright * bright.new_tensor(GREY).view(3, 1, 1)).sum(dim=1, keepdim=True)
+    middle = grey.mean(dim=(2, 3), keepdim=True)
     return (middle + contrast * (bright - middle)).clamp(0, 1)
-
-
-def _grey(pixels: Tensor) -> Tensor:
-    return (pixels * pixels.new_tensor(GREY).view(3, 1, 1)).sum(dim=1, keepdim=True)
 
 
 NORMAL = (

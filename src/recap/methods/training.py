@@ -51,7 +51,11 @@ def _chosen(model: nn.Module, step: Callable[[], object], steps: int, most: int)
     device = next(model.parameters()).device
     if most == 1 or device.type != "cpu" or threads_are_given():
         return most
-    path, key = cache_dir() / FILE, _key(model, most)
+    # Everything that decides which number is the fastest, as far as it is known beforehand.
+    trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
+    parts = (platform.node(), f"{most} threads", f"torch {torch.__version__}")
+    key = ", ".join((*parts, f"{type(model).__name__} with {trained} trained parameters"))
+    path = cache_dir() / FILE
     kept = _read(path).get(key)
     if kept is not None and kept in (1, most):
         return kept
@@ -82,13 +86,6 @@ def fastest(step: Callable[[], object], counts: tuple[int, ...]) -> int:
         if lap and time.perf_counter() - started > SECONDS:
             break
     return min(counts, key=best.__getitem__)
-
-
-def _key(model: nn.Module, most: int) -> str:
-    """Everything that decides which number is the fastest, as far as it is known beforehand."""
-    trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
-    parts = (platform.node(), f"{most} threads", f"torch {torch.__version__}")
-    return ", ".join((*parts, f"{type(model).__name__} with {trained} trained parameters"))
 
 
 def _read(path: Path) -> dict[str, int]:

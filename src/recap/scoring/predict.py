@@ -13,7 +13,7 @@ error is that of its case and travels with it.
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Generic, Literal, NamedTuple, Protocol, TypeVar
+from typing import Generic, Literal, NamedTuple, Protocol, TypeVar
 
 import torch
 
@@ -22,17 +22,17 @@ from recap.config import ReadingSettings
 from recap.data.cases import SCORING_BYTES
 from recap.errors import InputError, RecapError, require
 from recap.io import Case
+from recap.io.case import CaseKind
 from recap.io.decoding import BUDGET
 from recap.io.raster import TILES
 from recap.io.resize import SquareResize
-from recap.methods.base import Output
+from recap.methods.base import Output, Scorer
 from recap.pipeline import ahead, side_by_side
 from recap.progress import Progress, silent
+from recap.scoring.arrays import Runtime
+from recap.scoring.bundle import Card
 from recap.scoring.whole import Parts, put_together, tile_of
 from recap.types import Image, Prediction
-
-if TYPE_CHECKING:
-    from recap.scoring.detector import Detector
 
 GPU_BATCH = 16
 MOST_WORKERS = 4
@@ -40,6 +40,29 @@ MOST_WORKERS = 4
 Frame = Literal["source", "square"]
 _REFUSALS = ("can't allocate memory", "not enough memory")
 """What torch says of the machine's own memory; it has no exception of its own for that."""
+
+
+class Predictor(Protocol):
+    """What scores, as far as `predict` is concerned: a `Detector`."""
+
+    card: Card
+    model: Scorer
+    runtime: Runtime | None
+
+    @property
+    def on_gpu(self) -> bool:
+        """Whether batches run as one."""
+
+    def raw_output(self, images: list[Image]) -> Output:
+        """Run the model on squares."""
+
+    def prediction(self, output: Output, index: int, image: Image) -> Prediction:
+        """Read what an output says about one of its images."""
+
+    def decided(
+        self, said: Prediction, kind: CaseKind = ..., reading: ReadingSettings | None = ...
+    ) -> Prediction:
+        """Add what to make of a score."""
 
 
 class Source(Protocol):
@@ -95,7 +118,7 @@ class Opened:
 
 
 def predict(
-    detector: "Detector",
+    detector: Predictor,
     sources: Iterable[S],
     *,
     reading: ReadingSettings | None = None,
@@ -137,7 +160,7 @@ def predict(
             yield from run.put_together(scored)
 
 
-def fitting_batch(detector: "Detector", wanted: int | None = None) -> int:
+def fitting_batch(detector: Predictor, wanted: int | None = None) -> int:
     """Find how many images to score at a time, if possible as many as wanted."""
     if detector.on_gpu:
         return wanted or GPU_BATCH
@@ -146,7 +169,7 @@ def fitting_batch(detector: "Detector", wanted: int | None = None) -> int:
     return min(wanted or most, most)
 
 
-def images_at_a_time(detector: "Detector") -> int:
+def images_at_a_time(detector: Predictor) -> int:
     """Find how many images to score side by side; on a GPU one after the other."""
     return 1 if detector.on_gpu else fitting_batch(detector)
 
@@ -157,7 +180,7 @@ def default_workers() -> int:
 
 
 @contextmanager
-def one_core_each(detector: "Detector") -> Iterator[None]:
+def one_core_each(detector: Predictor) -> Iterator[None]:
     """Have every image run on one core, so that as many as there are cores run side by side.
 
     torch has one number of threads for the whole process: not for one that serves others too.
@@ -235,7 +258,7 @@ class _Image(Generic[S]):
 class _Run(Generic[S]):
     """The steps of `predict`, each a stream that the next one pulls from."""
 
-    detector: "Detector"
+    detector: Predictor
     reading: ReadingSettings
     wanted: Callable[[S], bool]
     parts: Callable[[S], Parts]

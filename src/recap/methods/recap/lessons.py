@@ -58,17 +58,13 @@ def make_lesions(pixels: Tensor, copies: int, seed: int) -> tuple[Tensor, Tensor
     generator = Generator().manual_seed(seed)
     changed, masks = [], []
     for index, image in enumerate(pixels):
-        donors = _others(len(pixels), index, copies)
+        others = [i for i in range(len(pixels)) if i // copies != index // copies]
+        donors = others or list(range(len(pixels)))  # all, if all are copies of one image
         kind = LESIONS[index % len(LESIONS)]
         lesion, mask = _visible_lesion(kind, image, pixels, donors, generator)
         changed.append(lesion)
         masks.append(mask)
     return torch.stack(changed), torch.stack(masks)
-
-
-def _others(count: int, index: int, copies: int) -> list[int]:
-    """Images that are no copies of the same one; if there are none, all."""
-    return [i for i in range(count) if i // copies != index // copies] or list(range(count))
 
 
 def _visible_lesion(

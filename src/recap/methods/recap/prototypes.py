@@ -253,7 +253,9 @@ class _Margins(torch.autograd.Function):
         slope = gradients[0] * inverse
         to_direction = torch.bmm(slope.unsqueeze(1), tokens).squeeze(1)
         # dφ / dp = (d − φ p̂) / ‖p‖ with d = q̃_a − q̃_n and p̂ = p / ‖p‖
-        chosen = _steep(gradients[0])
+        # Only of patches, counted through all images, whose slope is not negligible.
+        size = gradients[0].abs().flatten()
+        chosen = (size > NEGLIGIBLE * size.amax()).nonzero().squeeze(1)
         image = chosen // taps.shape[1]
         slope = slope.flatten()[chosen].unsqueeze(1)
         along = (margins * inverse).flatten()[chosen].unsqueeze(1)
@@ -262,9 +264,3 @@ class _Margins(torch.autograd.Function):
         to_adapter = torch.ops.aten.leaky_relu_backward(to_tokens, p, SLOPE, True)
         x = taps.flatten(0, 1).index_select(0, chosen)
         return None, to_adapter.T @ x, None, to_direction
-
-
-def _steep(gradient: Tensor) -> Tensor:
-    """Positions, among all patches of all images, whose slope is not negligible."""
-    size = gradient.abs().flatten()
-    return (size > NEGLIGIBLE * size.amax()).nonzero().squeeze(1)

@@ -1,4 +1,4 @@
-"""What a head is made of, by what it is fitted on: one row each, and the only place that asks.
+"""The parts of a head, by what it is fitted on: one row each, and the only place that asks.
 
 A row names the branches and how each is taught, and the sources of evidence. Everything else reads
 the model that `build` makes of it.
