@@ -41,7 +41,7 @@ COLUMNS = ("domain", "kind", "pool_file", "test_file", "score", "detail")
 
 @dataclass(frozen=True)
 class DomainAudit:
-    """What was found in one domain."""
+    """The findings in one domain."""
 
     domain: Domain
     pool: list[Audited]
@@ -58,18 +58,18 @@ class DomainAudit:
 
 @dataclass(frozen=True)
 class AuditReport:
-    """What was found in all domains under a folder."""
+    """The findings in all domains under a folder."""
 
     domains: list[DomainAudit]
 
     @property
     def leaks(self) -> list[Finding]:
-        """What must not be between a pool and a test split."""
+        """Findings that must not be between a pool and a test split."""
         return [leak for domain in self.domains for leak in domain.leaks]
 
     @property
     def notes(self) -> list[Finding]:
-        """What is worth a look inside one split."""
+        """Findings inside one split that are worth a look."""
         return [note for domain in self.domains for note in domain.notes]
 
 

@@ -186,7 +186,7 @@ def list_split(root: Path, layout: Layout, split: Split) -> Listing:
 
 
 def mask_place(root: Path, layout: Layout, split: Split) -> Path:
-    """Where the masks of a split belong."""
+    """Name the folder where the masks of a split belong."""
     if layout == "folders":
         return root / "masks"
     return root / SPLIT_FOLDERS[split] / "Ungood" / MASK_FOLDERS[0]
@@ -219,7 +219,7 @@ def _match(files: Listing) -> dict[Path, Path]:
 
 
 def no_images(domain: Domain, split: Split) -> str:
-    """What to say of a split that has no images."""
+    """Explain that a split has no images, and what is missing."""
     if domain.layout == "folders" and split == "test":
         return (
             f"{domain.root}: normal/ and abnormal/ are all pool, so there is no test split. "

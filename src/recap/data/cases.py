@@ -61,7 +61,7 @@ class Found:
 
     @property
     def read_alone(self) -> bool:
-        """Whether several of its kind would take too much memory at once, as volumes do.
+        """True where several of its kind would take too much memory at once, as volumes do.
 
         A picture that is larger than all of the memory is refused before it is decoded in vain.
         """
@@ -248,7 +248,7 @@ def _nothing(paths: Sequence[Path], skipped: Sequence[Skipped]) -> str:
 
 
 def count_skipped(skipped: Sequence[Skipped]) -> str:
-    """How many folders and files were left alone, in words."""
+    """Count the folders and files that were left alone, in words."""
     folders = sum(reason == _OWN_OUTPUT for _, reason in skipped)
     counts = {"folder": folders, "other file": len(skipped) - folders}
     return " and ".join(counted(number, word) for word, number in counts.items() if number)

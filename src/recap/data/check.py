@@ -1,4 +1,4 @@
-"""What a data folder or manifest holds, and all that is wrong with it.
+"""The contents of a data folder or manifest, and all that is wrong with it.
 
 Fitting stops at the first problem; here every file is looked at and every problem is named.
 """
@@ -69,7 +69,7 @@ class Problem:
 
 @dataclass
 class DataReport:
-    """What one data set holds; counts are of image files."""
+    """The contents of one data set; counts are of image files."""
 
     root: str
     name: str
@@ -94,7 +94,7 @@ class DataReport:
 
 @dataclass(frozen=True)
 class _Look:
-    """What reading one image and its mask showed."""
+    """The outcome of reading one image and its mask."""
 
     sha256: str = ""
     size: str = ""
@@ -190,7 +190,7 @@ def _list_masks(report: DataReport, files: Listing) -> list[Path]:
 
 
 def _which_mask(names: list[str]) -> str:
-    """What to do where an image has several masks, or shares one with another image."""
+    """Advise where an image has several masks, or shares one with another image."""
     if len(names) == 1:
         return f"another image has its name too: whose is {names[0]}? Rename one image"
     return f"which of {', '.join(names)}? Merge them, or keep one"
@@ -264,7 +264,7 @@ def _look(sample: Sample) -> _Look:
 
 
 def looks_like_mask(image: Image) -> bool:
-    """Whether an image that has a mask is one itself: black, one other colour, and no third."""
+    """Tell whether an image that has a mask is one itself: black, one other colour, no third."""
     pixels = image.pixels.reshape(*image.size_hw, -1)
     low, high = pixels.min(axis=(0, 1)), pixels.max(axis=(0, 1))
     dark, bright = (pixels == low).all(axis=2), (pixels == high).all(axis=2)

@@ -1,4 +1,4 @@
-"""What two sides of a data set share: files, pixels, neighbouring slices, patients."""
+"""Everything that two sides of a data set share: files, pixels, neighbouring slices, patients."""
 
 import os
 import sqlite3
@@ -287,7 +287,7 @@ def _same_patient(pool: Sequence[Audited], test: Sequence[Audited]) -> dict[int,
 
 
 def _agree(first: Audited, second: Audited) -> bool | None:
-    """Whether two images show one patient; None where no source knows both."""
+    """Tell whether two images show one patient; None where no source knows both."""
     for one, other in zip(first.sources, second.sources, strict=True):
         if one and other:
             return one == other

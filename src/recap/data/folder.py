@@ -32,7 +32,7 @@ _OWN_FOLDER = "Move masks to a folder of their own, and name it with --masks."
 
 
 def is_output(folder: Path) -> bool:
-    """Whether a folder is a detector or holds results: its pictures are no images to work on."""
+    """Tell whether a folder is a detector or holds results, whose pictures are not to work on."""
     # Not is_file, which fails in a folder that cannot be read; entering that tells.
     if any(all(os.access(folder / name, os.F_OK) for name in names) for names in _OUTPUTS):
         return True
@@ -41,7 +41,7 @@ def is_output(folder: Path) -> bool:
 
 
 def _holds_shards(folder: Path) -> bool:
-    """Whether tables of shards lie here that were never joined."""
+    """Tell whether tables of shards lie here that were never joined."""
     try:
         names = [each.name for each in folder.iterdir()]
     except OSError:
@@ -50,7 +50,7 @@ def _holds_shards(folder: Path) -> bool:
 
 
 def is_no_output(folder: Path) -> bool:
-    """Whether a folder below the one that was named is to be entered."""
+    """Tell whether a folder below the one that was named is to be entered."""
     return not is_output(folder)
 
 
@@ -130,7 +130,7 @@ def owner_name(mask: str) -> str:
 
 
 def masks_among(images: Sequence[Path]) -> dict[Path, Path]:
-    """Which images have the name of another and _mask or -mask behind it, and of which."""
+    """Find images named as another with _mask or -mask behind it; each with that other."""
     by_name = {bare_name(image): image for image in images}
     found = {}
     for image in images:

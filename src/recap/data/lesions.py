@@ -103,7 +103,7 @@ def source_deformation(
 
 
 def visibly_changed(changed: Tensor, image: Tensor) -> Tensor:
-    """Where an image (3, S, S) is no longer what it was: (S, S)."""
+    """Mark where an image (3, S, S) is no longer what it was: (S, S)."""
     return (changed - image).abs().amax(0) > VISIBLE
 
 

@@ -86,7 +86,7 @@ def manifest_samples(file: Path, split: Split, domain: str = "") -> list[Sample]
 
 
 def delimiter_of(stream: IO[str]) -> str:
-    """What separates the columns, by the first line; the stream stands at its start again."""
+    """Find what separates the columns in the first line; the stream goes back to its start."""
     header = stream.readline()
     stream.seek(0)
     # Spreadsheets in many countries write semicolons.

@@ -104,7 +104,7 @@ def read_index(file: Path, mtime_ns: int) -> Index:
 
 
 def _by_split(told: str, folders: Sequence[str]) -> int | None:
-    """How near a row's split is to the folder's: 0 is the same, None another one."""
+    """Rate how near a row's split is to the folder's: 0 is the same, None another one."""
     here = next((SPLITS[name] for name in folders if name in SPLITS), None)
     if told not in SPLITS or not told or here is None:
         return 2
@@ -115,7 +115,7 @@ def _by_split(told: str, folders: Sequence[str]) -> int | None:
 
 
 def _by_label(told: str, folders: Sequence[str]) -> int | None:
-    """How near a row's label is to the folder's: 0 is the same, None the opposite."""
+    """Rate how near a row's label is to the folder's: 0 is the same, None the opposite."""
     if told in folders:
         return 0
     here = next((_LABEL_FOLDERS[name] for name in folders if name in _LABEL_FOLDERS), None)

@@ -190,14 +190,14 @@ class Match:
 
 @dataclass(frozen=True)
 class Yardstick:
-    """What the pictures of two lists share, and from which scores on a pair stands out."""
+    """The part that pictures of two lists share, and the scores from which a pair stands out."""
 
     shared: FloatArray
     copy: float
     neighbour: float
 
     def own(self, pictures: FloatArray) -> FloatArray:
-        """What is a picture's own: without the shared part, of norm 1; (N, 64, 64).
+        """Take the shared part away and scale the rest to norm 1; (N, 64, 64).
 
         Blank pictures stay blank: without the shared part they would all be the same.
         """

@@ -1,4 +1,4 @@
-"""What a detector is fitted on: labelled images in memory, with what identifies them."""
+"""The images a detector is fitted on: labelled, in memory, with what identifies them."""
 
 import hashlib
 import io
@@ -112,7 +112,7 @@ def _listed(given: Any, name: str) -> Any:
 
 
 def _are_paths(images: Any) -> set[bool]:
-    """Whether they are paths, without those that are not there."""
+    """Tell whether they are paths, without those that are not there."""
     each = images if isinstance(images, list) else [images]
     return {isinstance(image, str | Path) for image in each if image is not None}
 
@@ -158,7 +158,7 @@ def stack_support(support: Sequence[SupportImage], size_px: int) -> tuple[Tensor
 
 
 def support_records(support: Sequence[SupportImage]) -> list[dict[str, Any]]:
-    """What the bundle keeps of each support image: its size too."""
+    """List what the bundle keeps of each support image, its size among it."""
     return [{**item.record, "size_hw": list(item.image.size_hw)} for item in support]
 
 

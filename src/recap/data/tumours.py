@@ -50,7 +50,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Case:
-    """How one patient's volume is shown and which of its slices are comparable.
+    """One patient's volume: its window, and which of its slices are comparable.
 
     `window` None means from 0 to the 97th percentile of the tissue, because MRI has no unit.
     `organ` is the range of windowed values whose extent is compared. `below` is how many slices

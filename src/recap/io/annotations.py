@@ -129,7 +129,14 @@ class _Parser:
                 path=self._path,
             )
         drawn = [one for one in self._drawn if one.kind not in WITHOUT_AREA]
-        return [self._polygon(one) for one in drawn if len(one.points) > 2]
+        return [
+            Polygon(
+                np.array(sorted(one.points, key=lambda point: point[0]))[:, 1:],
+                self._is_hole(one.group),
+            )
+            for one in drawn
+            if len(one.points) > 2
+        ]
 
     def _refuse(self, *_: object) -> NoReturn:
         raise InputError(
@@ -162,10 +169,6 @@ class _Parser:
                 path=self._path,
             )
         drawn.points.append((order, y, x))
-
-    def _polygon(self, drawn: _Drawn) -> Polygon:
-        points = np.array(sorted(drawn.points, key=lambda point: point[0]))[:, 1:]
-        return Polygon(points, self._is_hole(drawn.group))
 
     def _is_hole(self, group: str) -> bool:
         """A group counts as what it is part of, unless its own name says so."""

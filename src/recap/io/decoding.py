@@ -1,4 +1,4 @@
-"""What stands around every decoder: room in memory, silence, and errors of one line.
+"""The surroundings of every decoder: room in memory, silence, and errors of one line.
 
 A small file may hold a picture of gigabytes. What decoding will take is told by the header, so it
 is asked for here before a decoder runs: too much for the whole budget is refused with a remedy, and
@@ -37,7 +37,7 @@ class OverBudgetError(InputError, code="too_large"):
 
 
 class DecodingBudget:
-    """How many bytes all decoders of a process may take together."""
+    """The bytes that all decoders of a process may take together."""
 
     def __init__(self, limit_bytes: int | None = None) -> None:
         self._limit = limit_bytes
@@ -84,7 +84,12 @@ class DecodingBudget:
             if thread not in self._taken_by:
                 self._waiting.append(ticket)
                 try:
-                    self._changed.wait_for(lambda: self._is_next(ticket, needed))
+                    self._changed.wait_for(
+                        lambda: (
+                            self._waiting[0] is ticket
+                            and (not self._taken or self._taken + needed <= self.limit_bytes)
+                        )
+                    )
                 finally:
                     self._waiting.remove(ticket)
                     self._changed.notify_all()
@@ -101,10 +106,6 @@ class DecodingBudget:
                 else:
                     self._taken_by[thread] = before
                 self._changed.notify_all()
-
-    def _is_next(self, ticket: object, needed: int) -> bool:
-        fits = not self._taken or self._taken + needed <= self.limit_bytes
-        return fits and self._waiting[0] is ticket
 
 
 def limit_from_environment() -> int:

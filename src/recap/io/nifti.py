@@ -48,7 +48,7 @@ _GZIP_LEVEL = 1
 
 
 def is_nifti(path: str | Path) -> bool:
-    """Whether a file starts with a NIfTI header; the .img of a pair does not."""
+    """Tell whether a file starts with a NIfTI header; the .img of a pair does not."""
     try:
         with open_unpacked(Path(path)) as stream:
             return _header_layout(stream.read(_LONGEST_HEADER)) is not None
@@ -81,9 +81,16 @@ def read_nifti(path: str | Path, axis: Axis) -> Volume:
         with open_unpacked(voxels) as stream:
             seek_voxels(stream, _voxel_offset(header, alone), shape, dtype, voxels)
             grid = grid_for(shape, np.array(header.get_best_affine(), float), axis, str(path))
-            grid = replace(grid, nifti_forms=_forms(header))
+            forms = {name: header[name].copy() for name in (*_FORMS, "pixdim")}
+            grid = replace(grid, nifti_forms={**forms, "pixdim": forms["pixdim"][:4]})
             with room_for_voxels(shape, str(path)):
-                values = read_voxels(stream, shape, dtype, str(path), _scale(header))
+                # None where the file sets none: it holds its values as they are.
+                slope, offset = header.get_slope_inter()
+                scale = (
+                    1.0 if slope is None else float(slope),
+                    0.0 if offset is None else float(offset),
+                )
+                values = read_voxels(stream, shape, dtype, str(path), scale)
         return Volume(grid.take(values), grid, str(path), window=_window(header, values))
 
 
@@ -177,12 +184,6 @@ def _dtype(header: Any) -> np.dtype[Any]:
         raise ValueError(f"there is no voxel type {error}") from error
 
 
-def _scale(header: Any) -> tuple[float, float]:
-    """Slope and offset; a file that sets none holds its values as they are."""
-    slope, offset = header.get_slope_inter()
-    return 1.0 if slope is None else float(slope), 0.0 if offset is None else float(offset)
-
-
 def _voxel_offset(header: Any, alone: bool) -> int:
     offset = int(header.get_data_offset())
     least = int(header["sizeof_hdr"]) if alone else 0
@@ -192,7 +193,7 @@ def _voxel_offset(header: Any, alone: bool) -> int:
 
 
 def _window(header: Any, values: FloatArray) -> Window | None:
-    """What the header says should be shown, if that shows any of the values apart."""
+    """Read the window the header asks for, if it shows any of the values apart."""
     low, high = float(header["cal_min"]), float(header["cal_max"])
     if not (np.isfinite([low, high]).all() and low < high):
         return None
@@ -212,11 +213,6 @@ def _map_header(grid: Grid) -> Any:
     if grid.nifti_forms is not None:
         _place_as_source(header, grid.nifti_forms)
     return header
-
-
-def _forms(header: Any) -> dict[str, Any]:
-    """How a file says its place: codes, quaternion and matrix, and the sizes of voxels."""
-    return {**{name: header[name].copy() for name in _FORMS}, "pixdim": header["pixdim"][:4].copy()}
 
 
 def _place_as_source(header: Any, forms: Mapping[str, Any]) -> None:

@@ -54,7 +54,7 @@ _SPACES = re.compile("(r|l)(?:ight|eft)?-?(a|p)(?:nterior|osterior)?-?(s|i)(?:up
 
 
 def is_nrrd(path: str | Path) -> bool:
-    """Whether a file starts as NRRD does."""
+    """Tell whether a file starts as NRRD does."""
     try:
         with open_unpacked(Path(path)) as stream:
             return _MAGIC.match(stream.read(8)) is not None
@@ -194,7 +194,9 @@ def affine_ras(header: Header, spatial: list[int]) -> Affine:
         affine[:3, 2] = normal / np.linalg.norm(normal)
     if "space origin" in header:
         affine[:3, 3] = np.nan_to_num(_in_3d(header["space origin"]))
-    affine[:3] *= _towards_ras(str(header.get("space", "")))[:, None]
+    found = _SPACES.match(str(header.get("space", "")).lower())
+    letters = found.groups() if found else ("l", "p", "s")
+    affine[:3] *= np.array([1.0 if letter in "ras" else -1.0 for letter in letters])[:, None]
     return affine
 
 
@@ -217,9 +219,3 @@ def _spacing(header: Header, axis: int) -> float:
     spacings = header.get("spacings", [])
     spacing = abs(float(spacings[axis])) if axis < len(spacings) else 1.0
     return spacing if np.isfinite(spacing) and spacing > 0 else 1.0
-
-
-def _towards_ras(space: str) -> NDArray[np.float64]:
-    found = _SPACES.match(space.lower())
-    letters = found.groups() if found else ("l", "p", "s")
-    return np.array([1.0 if letter in "ras" else -1.0 for letter in letters])

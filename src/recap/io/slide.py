@@ -39,7 +39,7 @@ class TileGrid:
     shares: FloatArray
 
     def geometry(self, row: int, column: int) -> Geometry:
-        """Where a tile lies."""
+        """Compute where a tile lies."""
         return Geometry(
             spacing_mm=(self.um_per_px / 1000, self.um_per_px / 1000),
             origin_px=(row * self.pitch_px, column * self.pitch_px),
@@ -103,7 +103,7 @@ def lay_tiles(slide: Slide, um_per_px: float, tile_px: int) -> TileGrid:
 
 
 def pitch_px(tile_px: int, source_px_per_px: float) -> int:
-    """How far tiles lie apart in full-resolution pixels: whole, so that none overlap."""
+    """Compute the distance between tiles in full-resolution pixels: whole, so that none overlap."""
     # Without the small allowance a rounded quotient would move every tile by one pixel.
     return math.ceil(tile_px * source_px_per_px - 1e-6)
 
@@ -127,7 +127,7 @@ def thumbnail(path: Path, max_px: int) -> Image:
 
 
 def _overview(slide: Slide, pitch: int, cell: int, grid_hw: tuple[int, int]) -> NDArray[np.uint8]:
-    """How coloured the slide is, `cell` pixels to the side of a tile."""
+    """Measure how coloured the slide is, `cell` pixels to the side of a tile."""
     rows, columns = grid_hw
     step = pitch / cell
     # The effort of the whole is checked before the first part is read.
@@ -160,7 +160,7 @@ def _has_pages(path: Path) -> bool:
 
 
 def colourfulness(rgb: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """How coloured each pixel is, 0 for grey: (..., 3) to (...)."""
+    """Measure how coloured each pixel is, 0 for grey: (..., 3) to (...)."""
     return np.asarray(rgb.max(axis=-1) - rgb.min(axis=-1))
 
 

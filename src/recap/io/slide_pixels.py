@@ -87,7 +87,10 @@ class Slide:
         level = self._level_for(step)
         self.check_effort(step, size_hw)
         side = max(1, int(BLOCK_PX / max(1.0, step / min(level.step_hw))))
-        with BUDGET.room(self._bytes_to_read(level, size_hw), str(self.path)):
+        # The part in bytes and floats, a block while it is resized, a stored tile.
+        area = math.prod(size_hw)
+        block = min(area, BLOCK_PX**2) + BLOCK_PX
+        with BUDGET.room(area * 15 + block * 16 + level.tile_px * 4, str(self.path)):
             out = np.full((*size_hw, 3), 255, dtype=np.uint8)
             for top in range(0, size_hw[0], side):
                 for left in range(0, size_hw[1], side):
@@ -95,11 +98,6 @@ class Slide:
                     start = (origin_px[0] + top * step, origin_px[1] + left * step)
                     part[...] = self._read_block(level, start, step, part.shape[:2], method)
             return out
-
-    def _bytes_to_read(self, level: Level, size_hw: tuple[int, int]) -> int:
-        """What a part takes in bytes and floats, a block while it is resized, a stored tile."""
-        block = min(math.prod(size_hw), BLOCK_PX**2) + BLOCK_PX
-        return math.prod(size_hw) * 15 + block * 16 + level.tile_px * 4
 
     def _read_block(
         self,

@@ -47,7 +47,7 @@ _CHUNK_VOXELS = 2**20
 
 @dataclass(frozen=True, eq=False)
 class Grid:
-    """How a stack (slices, rows, columns) lies in its source's stored array (i, j, k).
+    """The position of a stack (slices, rows, columns) in its source's stored array (i, j, k).
 
     `axes` names the stored axis that slices, rows and columns run along, `flipped` whether they
     run against it. `affine_ras` takes stored (i, j, k, 1) to millimetres.
@@ -131,7 +131,9 @@ def grid_for(shape: tuple[int, ...], affine_ras: Affine, axis: Axis, source: str
             "orientation and spacing, or export it again."
         )
     nearest = nearest_axes(directions)
-    wanted = [_DIRECTIONS[letter] for letter in _frame(shape, nearest, axis)]
+    if sorted(shape)[:2].count(1) == 1:
+        axis = _CUT_ACROSS[nearest[shape.index(1)]]
+    wanted = [_DIRECTIONS[letter] for letter in FRAMES[axis]]
     slices, rows, columns = (nearest.index(body) for body, _ in wanted)
     flipped = [
         bool(directions[body, stored] * sign < 0)
@@ -146,19 +148,13 @@ def grid_for(shape: tuple[int, ...], affine_ras: Affine, axis: Axis, source: str
 
 
 def _spans_space(affine_ras: Affine) -> bool:
-    """Whether the three steps are finite and point apart, however small they are."""
+    """Tell whether the three steps are finite and point apart, however small they are."""
     if not np.isfinite(affine_ras).all():
         return False
     lengths = np.linalg.norm(affine_ras[:3, :3], axis=0)
     if not (np.isfinite(lengths).all() and lengths.min() > 0):
         return False
     return bool(abs(np.linalg.det(affine_ras[:3, :3] / lengths)) > 1e-6)
-
-
-def _frame(shape: tuple[int, ...], nearest: list[int], axis: Axis) -> str:
-    if sorted(shape)[:2].count(1) != 1:
-        return FRAMES[axis]
-    return FRAMES[_CUT_ACROSS[nearest[shape.index(1)]]]
 
 
 def nearest_axes(directions: Affine) -> list[int]:
@@ -176,7 +172,7 @@ def nearest_axes(directions: Affine) -> list[int]:
 
 
 def orientation_of(affine_ras: Affine) -> str:
-    """Where the three index axes run to, e.g. "SPL"."""
+    """Name where the three index axes run to, e.g. "SPL"."""
     directions = affine_ras[:3, :3]
     letters = ("RL", "AP", "SI")
     return "".join(
@@ -288,18 +284,15 @@ def read_voxels(
         if stop > values.size:
             # Nobody else holds the array yet, so growing it in place is safe.
             values.resize(min(count, 2 * values.size), refcheck=False)
-        values[start:stop] = _scaled(np.frombuffer(packed, dtype), scale)
+        stored = np.frombuffer(packed, dtype)
+        if scale != (1.0, 0.0):
+            # Large integers and doubles lose digits only after the scaling.
+            stored = stored.astype(np.float64) * scale[0] + scale[1]
+        values[start:stop] = stored.astype(np.float32)
     # gzip compares its checksum only when asked for what follows the last byte.
     stream.read(1)
     _fill_gaps(values, source)
     return values.reshape(shape, order="F")
-
-
-def _scaled(stored: NDArray[Any], scale: tuple[float, float]) -> FloatArray:
-    """Large integers and doubles lose digits only after the scaling."""
-    if scale == (1.0, 0.0):
-        return stored.astype(np.float32)
-    return (stored.astype(np.float64) * scale[0] + scale[1]).astype(np.float32)
 
 
 def _fill_gaps(values: FloatArray, source: str) -> None:

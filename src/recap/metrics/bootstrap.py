@@ -1,4 +1,4 @@
-"""How sure a metric is: bootstrap over images, or over patients, who come with all their images.
+"""Confidence of a metric: bootstrap over images, or over patients with all their images.
 
 Resamples are stratified: patients with only normal images, with only abnormal ones and with both
 are drawn among themselves. So no resample lacks a class, and the prevalence stays about as it is.
@@ -130,7 +130,7 @@ def _is_missing(group: object) -> bool:
 
 
 def _draw(units: IntArray, positive: BoolArray, samples: int, seed: int) -> Iterator[IntArray]:
-    """How often each image is in each resample: blocks of (resamples, images)."""
+    """Count how often each image is in each resample: blocks of (resamples, images)."""
     rng = np.random.default_rng(seed)
     n_units = int(units.max()) + 1
     has_abnormal = np.bincount(units, positive, n_units) > 0

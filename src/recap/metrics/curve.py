@@ -60,7 +60,7 @@ def rank_values(values: NDArray[Any], hits: IntArray, negatives: NDArray[Any]) -
 
 
 def first_of_each(ordered: NDArray[Any]) -> IntArray:
-    """Where each distinct value of an ordered array begins."""
+    """Find where each distinct value of an ordered array begins."""
     new = np.ones(ordered.size, np.bool_)
     np.not_equal(ordered[1:], ordered[:-1], out=new[1:])
     return np.flatnonzero(new)

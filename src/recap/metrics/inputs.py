@@ -1,4 +1,4 @@
-"""What every metric asks of its input: finite numbers, labels of 0 and 1, both classes."""
+"""The demands of every metric on its input: finite numbers, labels of 0 and 1, both classes."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any

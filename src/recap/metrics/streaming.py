@@ -20,7 +20,7 @@ from recap.metrics.functional import (
 from recap.metrics.inputs import Maps, finite, images, need_both_classes, scores_and_labels
 from recap.metrics.regions import family_area, family_thresholds, region_weights
 from recap.metrics.tally import Run, Tally, pieces
-from recap.types import BoolArray, FloatArray
+from recap.types import BoolArray
 
 AUPRO_FPR_LIMIT = 0.3
 LEAST_MEMORY_BYTES = 1 << 12
@@ -98,7 +98,13 @@ class PixelMetrics:
 
     def update(self, maps: Maps, masks: Maps) -> None:
         """Add one map (H, W) with its mask, or several; a normal image has an empty mask."""
-        for values, mask in [(_as_float32(map_), mask) for map_, mask in images(maps, masks)]:
+        # All are read before one is added, so that a bad map among them changes nothing.
+        with np.errstate(over="ignore"):
+            read = [
+                (finite(map_.astype(np.float32), "pixels, read as float32,"), mask)
+                for map_, mask in images(maps, masks)
+            ]
+        for values, mask in read:
             self._normal.add(values[~mask])
             if mask.any():
                 weights, count = region_weights(mask)
@@ -113,7 +119,7 @@ class PixelMetrics:
 
     @property
     def error_bound(self) -> float:
-        """How far a metric can be from its exact value; 0 means exact."""
+        """The distance that a metric can have from its exact value; 0 means exact."""
         return self._normal.error + 2 * self._abnormal.error
 
     def compute(self) -> dict[str, float | None]:
@@ -147,11 +153,6 @@ class PixelMetrics:
         thresholds = family_thresholds(low, high)
         fprs = self._normal.above(thresholds) / self._normal.size
         return family_area(fprs, self._abnormal.above(thresholds) / self._regions)
-
-
-def _as_float32(map_: NDArray[Any]) -> FloatArray:
-    with np.errstate(over="ignore"):
-        return finite(map_.astype(np.float32), "pixels, read as float32,")
 
 
 def _rank_piece(

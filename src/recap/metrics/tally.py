@@ -82,7 +82,13 @@ class Tally:
             values = np.concatenate([values for values, _ in self._waiting])
             shares = [weights for _, weights in self._waiting if weights is not None]
             self._waiting, self._n_waiting = [], 0
-            self._runs = [*self._runs, _fresh(values, np.concatenate(shares) if shares else None)]
+            if shares:
+                ones = np.ones(values.size, np.uint32)
+                new = _join([Run(values, ones, np.concatenate(shares))])
+            else:
+                distinct, counts = np.unique(values, return_counts=True)
+                new = Run(distinct, counts.astype(np.uint32), None)
+            self._runs = [*self._runs, new]
         if self._entries() > self.capacity:
             self._shrink()
 
@@ -123,13 +129,6 @@ def _between(run: Run, low: Any, high: Any) -> Run:
     return Run(run.values[first:last], run.counts[first:last], weights)
 
 
-def _fresh(values: FloatArray, weights: DoubleArray | None) -> Run:
-    if weights is None:
-        distinct, counts = np.unique(values, return_counts=True)
-        return Run(distinct, counts.astype(np.uint32), None)
-    return _join([Run(values, np.ones(values.size, np.uint32), weights)])
-
-
 def _join(runs: list[Run]) -> Run:
     """One run of distinct values."""
     runs = [run for run in runs if run.values.size] or runs[:1] or [_EMPTY]
@@ -161,7 +160,9 @@ def _coarsen(runs: Iterator[Run], resolution: float, weight: float) -> Iterator[
     for run in runs:
         counts = run.counts[::-1].astype(np.int64)
         ranks = count_above + np.cumsum(counts) - counts
-        steps = _ladder(ranks, resolution)
+        share = ranks * resolution
+        geometric = np.floor(np.log(np.maximum(share, 1)) / np.log1p(resolution))
+        steps = np.where(share < 1, ranks - 1 / resolution - 1, geometric)
         count_above += int(counts.sum())
         new = np.diff(steps, prepend=-np.inf) > 0
         if run.weights is not None:
@@ -173,12 +174,6 @@ def _coarsen(runs: Iterator[Run], resolution: float, weight: float) -> Iterator[
         weights = None if run.weights is None else _sums(run.weights[::-1], starts)[::-1]
         values = run.values[::-1][lowest][::-1]
         yield Run(values, _narrow(_sums(counts, starts)[::-1]), weights)
-
-
-def _ladder(ranks: IntArray, resolution: float) -> DoubleArray:
-    share = ranks * resolution
-    geometric = np.floor(np.log(np.maximum(share, 1)) / np.log1p(resolution))
-    return np.where(share < 1, ranks - 1 / resolution - 1, geometric)
 
 
 _EMPTY = Run(np.empty(0, np.float32), np.empty(0, np.uint32), None)

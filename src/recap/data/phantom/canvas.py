@@ -1,4 +1,4 @@
-"""What all phantoms are drawn with: soft shapes, smooth noise, and laying one over another.
+"""The tools that draw all phantoms: soft shapes, smooth noise, laying one over another.
 
 Positions and radii are in half sides: the canvas spans −1..1, x to the right and y down.
 """
@@ -38,7 +38,7 @@ class Canvas:
         self.y, self.x = np.meshgrid(line, line, indexing="ij")
 
     def depth(self, shape: Shape) -> FloatArray:
-        """How deep a pixel lies inside a shape: 1 at its centre, 0 on the rim, then negative."""
+        """Compute how deep pixels lie in a shape: 1 at its centre, 0 on the rim, then negative."""
         dx, dy = self.x - shape.x, self.y - shape.y
         cos, sin = np.cos(shape.turn), np.sin(shape.turn)
         u, v = (cos * dx + sin * dy) / shape.rx, (cos * dy - sin * dx) / shape.ry

@@ -150,7 +150,7 @@ def _placed(
 
 
 def _millimetres(affine: NDArray[np.float64], shape: tuple[int, int, int]) -> FloatArray:
-    """Where each voxel's centre lies: (I, J, K, 3)."""
+    """Compute where each voxel's centre lies: (I, J, K, 3)."""
     index = np.stack(np.meshgrid(*map(np.arange, shape), indexing="ij"), axis=-1)
     return np.asarray(index @ affine[:3, :3].T + affine[:3, 3], dtype=np.float32)
 

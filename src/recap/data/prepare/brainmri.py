@@ -85,7 +85,7 @@ def plan(raw: Path, options: PrepareOptions) -> Plan:
 
 
 def look(seg: Path) -> dict[str, list[int]]:
-    """Which of the slices 60 to 99 have tumour, and which have none."""
+    """Find which of the slices 60 to 99 have tumour, and which have none."""
     labels = labels_by_slice(seg)
     present = [number for number in SLICES if number < len(labels)]
     return {

@@ -143,7 +143,7 @@ def make(
 
 
 def _tumour_shares(grid: TileGrid, outlines: Path) -> FloatArray:
-    """How much of every tile is inside the outlines; row by row, to need little memory."""
+    """Measure how much of every tile is inside the outlines, by rows to need little memory."""
     polygons = read_annotations(outlines)
     rows, columns = grid.shares.shape
     shares = np.zeros((rows, columns), dtype=np.float32)
@@ -181,7 +181,7 @@ def _choose(specimens: list[Specimen], facts: Facts, options: PrepareOptions) ->
 def _groups(
     specimens: list[Specimen], published: dict[Split, int], patient_split: bool
 ) -> list[Group]:
-    """Which slides give to which splits."""
+    """Decide which slides give to which splits."""
     test = [one for one in specimens if one.part == "test"]
     training = [one for one in specimens if one.part != "test"]
     groups: list[Group] = [(specimens, published)]
@@ -254,7 +254,7 @@ def _by_name(raw: Path, pattern: str, errors: list[Note]) -> dict[str, Path]:
 def _test_labels(
     raw: Path, slides: Mapping[str, Path], outlines: Mapping[str, Path]
 ) -> dict[str, bool]:
-    """Which test slides have tumour: by the challenge's table, or by their having outlines."""
+    """Tell which test slides have tumour: by the challenge's table, or by their outlines."""
     for table in files_below(raw, "reference.csv"):
         try:
             with table.open(newline="", encoding="utf-8-sig") as stream:

@@ -53,7 +53,7 @@ class Scan:
 
     @property
     def abnormal(self) -> bool:
-        """Whether it shows a disease."""
+        """True where it shows a disease."""
         return self.kind != "NORMAL"
 
 

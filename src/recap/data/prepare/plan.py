@@ -1,4 +1,4 @@
-"""What a raw source promises the engine: the contract between `run.py` and one file per source.
+"""The contract between the engine, `run.py`, and the raw sources, one file each.
 
 A source looks at the raw folder and says what is to be done, without doing it:
 
@@ -93,7 +93,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class PrepareOptions:
-    """What the user may choose; all of it is recorded in the manifest."""
+    """The user's choices; all of them are recorded in the manifest."""
 
     patient_split: bool = False
     """Pool, test and train share no patient; otherwise the published rule is followed."""
@@ -208,7 +208,7 @@ def mask_output(split: Split, name: str, mask: BoolArray) -> Output:
 
 
 def image_path(split: Split, abnormal: bool, name: str) -> str:
-    """Where an image stands in the domain's folder."""
+    """Build the path of an image in the domain's folder."""
     return f"{split}/{'Ungood' if abnormal else 'good'}/img/{name}"
 
 
@@ -312,7 +312,7 @@ def _read_labels(path: Path) -> tuple[Labels, tuple[int, int, int]]:
 
 
 def _place(grid: Grid, stored: int) -> int:
-    """Where a slice of the stored array stands in the stack."""
+    """Find where a slice of the stored array stands in the stack."""
     count = grid.shape[grid.axes[0]]
     if not 0 <= stored < count:
         raise InputError(f"there is no slice {stored} in a volume of {count} slices.")

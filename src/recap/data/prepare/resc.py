@@ -83,7 +83,7 @@ def plan(raw: Path, options: PrepareOptions) -> Plan:
 
 
 def look(labels: Path) -> bool:
-    """Whether any lesion is labelled."""
+    """Tell whether any lesion is labelled."""
     return bool(_lesion(labels).any())
 
 

@@ -36,7 +36,7 @@ NAMES = ("brainmri", "liverct", "resc", "oct17", "chest", "his")
 
 @dataclass(frozen=True)
 class Summary:
-    """What a run made, and what it could not."""
+    """The images that a run made, and those that it could not make."""
 
     folder: Path
     manifest: Path
@@ -145,7 +145,7 @@ class _Run:
                 )
 
     def _remove_stale(self) -> None:
-        """What earlier runs made and this one did not: its input is gone, broken or not chosen.
+        """Delete what only earlier runs made: its input is gone, broken or not chosen.
 
         All that is there is looked at: of an item that a killed run moved to another split, the
         journal knows the later place only.

@@ -26,7 +26,7 @@ _MAY_CHANGE = ("limit",)
 
 
 class Record(TypedDict, total=False):
-    """What a finished unit was made from and what it made; names only, no folders, no times."""
+    """A finished unit's inputs and outputs; names only, no folders, no times."""
 
     work: str
     inputs: dict[str, str]
@@ -49,7 +49,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a task ended; `reason` is empty where it went well."""
+    """The end of a task; `reason` is empty where it went well."""
 
     key: str
     record: Record = field(default_factory=Record)

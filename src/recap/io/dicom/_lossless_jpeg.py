@@ -194,7 +194,7 @@ def _words(block: bytes) -> NDArray[np.uint16]:
 def _follow(
     words: NDArray[np.uint16], tables: list[HuffmanTable], first: int, ends: int
 ) -> Integers:
-    """Where the codes of the pixels that begin before `ends` start: (pixels, components)."""
+    """Find where the codes of pixels that begin before `ends` start: (pixels, components)."""
     nowhere = len(words) - 32
     nexts = [_next_code(words[:nowhere], table, nowhere) for table in tables]
     jump: NDArray[np.int32] = np.arange(nowhere + 1, dtype=np.int32)
@@ -224,7 +224,7 @@ def _chain(jump: NDArray[np.int32], first: int, nowhere: int) -> NDArray[np.int3
 
 
 def _next_code(words: NDArray[np.uint16], table: HuffmanTable, nowhere: int) -> NDArray[np.int32]:
-    """Where the code after the one at each bit starts; what is no code leads nowhere."""
+    """Find where the code after the one at each bit starts; what is no code leads nowhere."""
     bits = table.all_bits[words]
     following = np.arange(len(words) + 1, dtype=np.int32)
     following[:-1] += bits

@@ -167,7 +167,7 @@ def is_dicom(path: Path) -> bool:
 
 
 def _parses(data: bytes, path: Path) -> bool:
-    """Whether the beginning of a file without the magic word is a data set all the same."""
+    """Tell whether the start of a file without the magic word is a data set all the same."""
     try:
         with careful(path):
             pydicom = require("pydicom", "dicom")

@@ -1,4 +1,4 @@
-"""What a compressed frame says of itself, read before a decoder may act on it.
+"""The facts a compressed frame states about itself, read before a decoder may act on it.
 
 The decoders are C code that sets memory aside by the frame's own head, not by the file's.
 """
@@ -58,7 +58,7 @@ def j2k_head(frame: bytes) -> FrameHead:
 
 
 def has_boxes(frame: bytes) -> bool:
-    """Whether a JPEG 2000 frame is a whole JP2 file."""
+    """Tell whether a JPEG 2000 frame is a whole JP2 file."""
     return frame.startswith(_JP2_START)
 
 

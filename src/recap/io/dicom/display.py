@@ -78,7 +78,11 @@ def _entries(tags: Tags, keyword: str, count: int, bits: int, little: bool) -> N
     if value is None and bits in (8, 16):
         segments = tags.get(f"Segmented{keyword}")
         if isinstance(segments, bytes):
-            return _expand(_integers(segments, bits // 8, little), bits)
+            # Discrete, linear and indirect segments (PS3.3 C.7.9.2).
+            codes = _integers(segments, bits // 8, little).tolist()
+            entries: list[int] = []
+            _run_segments(codes, 0, len(codes), bits, entries)
+            return np.array(entries[:_MOST_ENTRIES], np.uint16)
     if isinstance(value, bytes):
         # Two bytes each, unless there are too few for that.
         return _integers(value, 2 if len(value) >= 2 * count else 1, little)
@@ -92,13 +96,6 @@ def _integers(data: bytes, width: int, little: bool) -> NDArray[np.uint16]:
     # Bytes are packed into words, whose order is the file's.
     single = np.frombuffer(data[: len(data) // 2 * 2], "u1").reshape(-1, 2)
     return single[:, :: 1 if little else -1].reshape(-1).astype(np.uint16)
-
-
-def _expand(codes: NDArray[np.uint16], bits: int) -> NDArray[np.uint16]:
-    """Entries out of discrete, linear and indirect segments (PS3.3 C.7.9.2)."""
-    entries: list[int] = []
-    _run_segments(codes.tolist(), 0, len(codes), bits, entries)
-    return np.array(entries[:_MOST_ENTRIES], np.uint16)
 
 
 def _run_segments(
@@ -166,11 +163,11 @@ class Display:
 
     @property
     def says_how(self) -> bool:
-        """Whether the file itself decides what is black and what is white."""
+        """True where the file itself decides what is black and what is white."""
         return self.voi is not None or self.window is not None
 
     def is_grey(self, stored: NDArray[Any]) -> bool:
-        """Whether a frame is shown through a window rather than in colours of its own."""
+        """Tell whether a frame is shown through a window rather than in colours of its own."""
         return stored.ndim == 2 and self.palette is None
 
     def in_unit(self, stored: NDArray[Any]) -> FloatArray:
@@ -185,7 +182,7 @@ class Display:
         return np.nan_to_num(values, copy=False, nan=-_ENDLESS, posinf=_ENDLESS, neginf=-_ENDLESS)
 
     def shown(self, stored: NDArray[Any]) -> NDArray[np.bool_]:
-        """Where a grey frame has a value that belongs to the picture."""
+        """Mark where a grey frame has a value that belongs to the picture."""
         finite = np.isfinite(stored)
         if self.padding is None:
             return finite

@@ -55,7 +55,7 @@ class DicomFile:
             return self.display(number).unit(self.stored(number), window)
 
     def display(self, number: int) -> Display:
-        """How one frame is shown."""
+        """Read how one frame is to be shown."""
         with careful(self.path):
             return display_of(
                 frame_tags(self.header, number),
@@ -65,7 +65,7 @@ class DicomFile:
             )
 
     def geometry(self, number: int) -> Geometry:
-        """Where one frame lies."""
+        """Read where one frame lies in the patient."""
         with careful(self.path):
             return geometry_of(frame_tags(self.header, number))
 
@@ -81,7 +81,7 @@ class DicomFile:
             return Identity(*(text(self.header, keyword) for keyword in _IDENTITY))
 
     def name(self, number: int) -> str:
-        """What a frame is called."""
+        """Name a frame."""
         return str(self.path) if self.layout.frames == 1 else f"{self.path}[{number}]"
 
     def _stream(self) -> IO[bytes]:
@@ -275,7 +275,7 @@ def why_no_pixels(header: Any) -> str:
 
 
 def is_directory(header: Any) -> bool:
-    """Whether a data set is the table of contents of a medium."""
+    """Tell whether a data set is the table of contents of a medium."""
     return text(getattr(header, "file_meta", {}), "MediaStorageSOPClassUID") == _DICOMDIR
 
 

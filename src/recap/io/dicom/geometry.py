@@ -1,4 +1,4 @@
-"""Where DICOM slices lie: planes in the patient, and the grid that a stack of them makes.
+"""The place of DICOM slices: planes in the patient, and the grid that a stack of them makes.
 
 DICOM counts millimetres towards left, posterior and superior (LPS); recap towards right, anterior
 and superior (RAS).
@@ -44,7 +44,7 @@ class Plane:
 
     @property
     def place_mm(self) -> float:
-        """Where the slice stands along its normal."""
+        """The position of the slice along its normal."""
         return float(self.normal @ self.origin)
 
     def geometry(self) -> Geometry:
@@ -108,13 +108,13 @@ def plane_of(tags: Tags) -> Plane | None:
 
 
 def geometry_of(tags: Tags) -> Geometry:
-    """What a file says of where one of its frames lies."""
+    """Read from the tags of a frame where it lies."""
     plane = plane_of(tags)
     return plane.geometry() if plane else Geometry(spacing_mm=spacing_of(tags))
 
 
 def same_frame(planes: Sequence[Plane]) -> bool:
-    """Whether all slices have the same orientation and spacing."""
+    """Tell whether all slices have the same orientation and spacing."""
     first = planes[0]
     return all(
         np.allclose(plane.column_step, first.column_step, rtol=0, atol=1e-3)

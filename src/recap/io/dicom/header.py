@@ -109,7 +109,7 @@ def items(tags: Tags, keyword: str) -> list[Any]:
 
 
 def frame_tags(header: Any, frame: int) -> Tags:
-    """What a file says of one frame: its own functional groups, the shared ones, the top."""
+    """Collect the tags of one frame: its own functional groups, the shared ones, the top."""
     groups = (
         _item(header, "PerFrameFunctionalGroupsSequence", frame),
         _item(header, "SharedFunctionalGroupsSequence", 0),
@@ -137,7 +137,7 @@ def _value(tags: Tags, keyword: str) -> Any:
 
 
 def is_own(header: Tags) -> bool:
-    """Whether a data set is a result of recap rather than an image to look at."""
+    """Tell whether a data set is a result of recap rather than an image to look at."""
     return tuple(text(header, keyword) for keyword in MAKER_KEYWORDS) == (MAKER, MODEL)
 
 

@@ -46,7 +46,7 @@ _RLE_MOST = 64
 
 @dataclass(frozen=True)
 class Layout:
-    """How a file's pixels are stored."""
+    """The form in which a file's pixels are stored."""
 
     syntax: str
     keyword: str
@@ -70,7 +70,7 @@ class Layout:
 
     @property
     def low_bits(self) -> int:
-        """How many bits of a word lie below its sample: old files keep 12 bits at the upper end.
+        """The bits of a word below its sample: old files keep 12 bits at the upper end.
 
         Of other compressed frames the decoder gives samples, not words. A place that cannot be was
         forgotten when the samples were changed: it says nothing.

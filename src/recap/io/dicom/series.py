@@ -42,7 +42,7 @@ _NOT_IMAGES = {"SEG": "a segmentation", "RTDOSE": "a dose distribution"}
 
 @dataclass(frozen=True, eq=False)
 class Slice:
-    """What the header of a single-frame file says of its place among others."""
+    """A single-frame file's place among others, as its header gives it."""
 
     path: Path
     series: str
@@ -120,7 +120,8 @@ def _parts(slices: list[Slice], keywords: Sequence[str]) -> list[list[Slice]]:
         values = defaultdict(list)
         for each in slices:
             values[each.labels[keyword]].append(each)
-        if len(values) > 1 and all(_covers(part, places, len(held)) for part in values.values()):
+        covered = [{places[each.path] for each in part} for part in values.values()]
+        if len(values) > 1 and all(len(found) == len(held) for found in covered):
             rest = keywords[number + 1 :]
             return [part for own in values.values() for part in _parts(own, rest)]
     return _parts_by_turn(slices, places, held)
@@ -129,7 +130,7 @@ def _parts(slices: list[Slice], keywords: Sequence[str]) -> list[list[Slice]]:
 def _parts_by_turn(
     slices: list[Slice], places: dict[Path, int], held: Counter[int]
 ) -> list[list[Slice]]:
-    """Whether phases or slices are numbered first, the n-th image of each place is phase n."""
+    """Take the n-th image of each place as phase n, whether phases or slices are numbered first."""
     times = set(held.values())
     if len(times) > 1:  # no phases: some places are held by more images than others
         return [slices]
@@ -150,10 +151,6 @@ def _places(slices: list[Slice]) -> dict[Path, int]:
         number += _place(each) - _place(before) > SAME_PLACE_MM
         places[each.path] = number
     return places
-
-
-def _covers(part: list[Slice], places: dict[Path, int], count: int) -> bool:
-    return len({places[each.path] for each in part}) == count
 
 
 def _place(each: Slice) -> float:
