@@ -71,7 +71,7 @@ class AprilGAN(Scorer):
 
     @torch.no_grad()
     def encode(self, pixels: Tensor) -> Tensor:
-        """The last class token, then the patches of every tap: (B, 1 + L·R, width)."""
+        """Return the last class token, then the patches of every tap: (B, 1 + L·R, width)."""
         encoder, taps, done = self.encoder, [], 0
         tokens = encoder.embed(pixels)
         for layer in encoder.layers:
@@ -116,7 +116,7 @@ class AprilGAN(Scorer):
 
 
 def build(encoder: Encoder, options: Options) -> AprilGAN:
-    """The model at its start."""
+    """Build the model at its start."""
     return AprilGAN(encoder)
 
 

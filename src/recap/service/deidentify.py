@@ -103,7 +103,7 @@ def write_mask(path: Path, mask: BoolArray) -> None:
 
 
 def _clean_picture(path: Path) -> bytes:
-    """The pixels alone, exactly where they have 8 bits, or 16 in grey."""
+    """Keep the pixels alone, exactly where they have 8 bits, or 16 in grey."""
     pixels = read_raster(path).pixels
     grey = pixels.ndim == 2
     with BUDGET.room(2 * pixels.nbytes, str(path)):
@@ -166,7 +166,7 @@ def _new_uid(old: str, pydicom: Any, patient: tuple[str, str]) -> str:
 
 
 def _clean_nifti(path: Path) -> bytes:
-    """The header without its texts, the extensions as zeros, and the voxels."""
+    """Keep the header without its texts, the extensions as zeros, and the voxels."""
     with open_unpacked(path) as stream:
         content = bytearray(stream.read())
     packed = path.read_bytes()[:2] == b"\x1f\x8b"
@@ -190,7 +190,7 @@ def _voxel_offset(content: bytearray, length: int) -> int:
 
 
 def _clean_nrrd(path: Path) -> bytes:
-    """The fields that describe the voxels, without comments and free keys."""
+    """Keep the fields that describe the voxels, without comments and free keys."""
     with open_unpacked(path) as stream:
         content = stream.read()
     header, gap, voxels = content.partition(b"\n\n")

@@ -212,7 +212,7 @@ def stored_prediction(record: dict[str, Any], result: Result) -> Prediction:
 
 
 def as_region(stored: dict[str, Any]) -> Region:
-    """A region as it was before it became JSON."""
+    """Restore a region as it was before it became JSON."""
     values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in stored.items()}
     return Region(**values)
 

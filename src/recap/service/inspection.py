@@ -37,7 +37,7 @@ class Inspector:
         )
 
     def ask(self, request: dict[str, Any], seconds: float) -> dict[str, Any] | None:
-        """Its answer; None if it died or took longer."""
+        """Wait for its answer; None if it died or took longer."""
         self.asked += 1
         assert self._process.stdin is not None
         try:

@@ -174,7 +174,7 @@ def _unpack(
 
 
 def _decode_all(cases: tuple[Found, ...], request: dict[str, Any], placer: Placer) -> Checked:
-    """An upload is refused if not one of its cases can be read.
+    """Decode all cases; an upload is refused if not one of them can be read.
 
     Else those that cannot be read are told of, and nobody opens them again: their files go.
     """

@@ -47,7 +47,7 @@ _BODY = {
 
 
 def static_files() -> dict[str, Path]:
-    """The viewer's files by their addresses. What is not listed here does not exist."""
+    """List the viewer's files by their addresses. What is not listed here does not exist."""
     root = Path(str(files("recap.service") / "static"))
     found = [path for path in root.rglob("*") if path.is_file() and path.suffix in _TYPES]
     return {path.relative_to(root).as_posix(): path for path in found}

@@ -324,7 +324,7 @@ def _names(data: bytes) -> tuple[str, str, str] | None:
 
 
 def _storage_scp(settings: ListenSettings) -> Any:
-    """An application entity that takes all kinds of images in all transfer syntaxes."""
+    """Make an application entity that takes all kinds of images in all transfer syntaxes."""
     pynetdicom = require("pynetdicom", "pacs")
     # Its messages may hold what peers send.
     logging.getLogger("pynetdicom").setLevel(logging.CRITICAL)

@@ -59,7 +59,7 @@ class Address:
 
 
 def parse_address(text: str) -> Address:
-    """An address written as AE@HOST:PORT."""
+    """Parse an address written as AE@HOST:PORT."""
     found = _ADDRESS.fullmatch(text)
     if not found or not 0 < int(found["port"]) < 2**16:
         raise SettingsError(
@@ -140,7 +140,7 @@ class DicomPeer:
 
 
 def _requestor(own_title: str) -> Any:
-    """An application entity that offers all that recap writes."""
+    """Make an application entity that offers all that recap writes."""
     ae = require("pynetdicom", "pacs").AE(ae_title=own_title)
     kinds = require("pynetdicom.sop_class", "pacs")
     for kind in (
@@ -182,7 +182,7 @@ class Connection(socket.socket):
         self._received = 0
 
     def recv(self, size: int, flags: int = 0) -> bytes:
-        """The next bytes of a message."""
+        """Receive the next bytes of a message."""
         data = super().recv(size, flags)
         self._received += len(data)
         if self._most is not None and self._received > self._most:

@@ -35,7 +35,7 @@ _MEASURE_S = 1.0
 
 
 def key_of(uid: str) -> str:
-    """A name for a UID that says nothing else."""
+    """Name a UID in a way that says nothing else."""
     return sha256(uid.encode()).hexdigest()[:_KEY_LETTERS]
 
 
@@ -192,7 +192,7 @@ class Spool:
         return self._counts.get(key_of(study_uid), 0)
 
     def arriving(self) -> list[str]:
-        """The keys of studies that are not sealed."""
+        """List the keys of studies that are not sealed."""
         return sorted(path.name for path in (self.root / "incoming").iterdir())
 
     def seal(self, study: str) -> Round | None:
@@ -319,7 +319,7 @@ def _digests(each: Round) -> Iterator[tuple[str, str]]:
 
 
 def _drop_known_series(new: Round, known: dict[str, str]) -> None:
-    """A series that came again unchanged is left out; one with anything new is kept whole."""
+    """Leave out a series that came again unchanged; keep one with anything new whole."""
     if not known:
         return
     digests = dict(_digests(new))
