@@ -113,7 +113,8 @@ def find_cases(paths: Sequence[Path], scratch: Path, leave_out: Sequence[Path] =
             raise InputError(f"{path}: {not_there(path, 'file or folder')}")
         found = _search(path, scratch, leave_out)
         # Two folders may hold the same names.
-        prefix = f"{number + 1}-{_folder_name(path)}/" if len(paths) > 1 else ""
+        folder = (path.name if path.is_dir() else path.parent.name) or "root"
+        prefix = f"{number + 1}-{folder}/" if len(paths) > 1 else ""
         cases += [replace(case, name=prefix + case.name) for case in found.cases]
         skipped += found.skipped
     if not cases:
@@ -252,7 +253,3 @@ def count_skipped(skipped: Sequence[Skipped]) -> str:
     folders = sum(reason == _OWN_OUTPUT for _, reason in skipped)
     counts = {"folder": folders, "other file": len(skipped) - folders}
     return " and ".join(counted(number, word) for word, number in counts.items() if number)
-
-
-def _folder_name(path: Path) -> str:
-    return (path.name if path.is_dir() else path.parent.name) or "root"

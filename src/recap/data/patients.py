@@ -171,14 +171,11 @@ def _patient_id(path: Path, mtime_ns: int) -> str:
 
 
 def _parts(path: Path, domain: str) -> Mapping[str, str | None]:
-    stem, own = Path(path).stem, _BY_DOMAIN.get(_short_name(domain))
+    name = domain.removesuffix("_AD")
+    short = next((short for short, paper in PAPER_NAMES.items() if paper == name), name)
+    stem, own = Path(path).stem, _BY_DOMAIN.get(short)
     for pattern in (*_ANYWHERE, *([own] if own else ())):
         match = pattern.fullmatch(stem)
         if match:
             return match.groupdict()
     return {}
-
-
-def _short_name(domain: str) -> str:
-    name = domain.removesuffix("_AD")
-    return next((short for short, paper in PAPER_NAMES.items() if paper == name), name)
