@@ -40,14 +40,9 @@ _ANCHORS = (
 )
 
 
-def _colour_table() -> RGBArray:
-    anchors = np.asarray(_ANCHORS, np.float64)
-    stops = np.linspace(0, 255, len(anchors))
-    channels = [np.interp(np.arange(256), stops, anchors[:, c]) for c in range(3)]
-    return np.stack(channels, axis=1).round().astype(np.uint8)
-
-
-_TABLE = _colour_table()
+_STOPS = np.linspace(0, 255, len(_ANCHORS))
+_CHANNELS = [np.interp(np.arange(256), _STOPS, channel) for channel in zip(*_ANCHORS, strict=True)]
+_TABLE = np.stack(_CHANNELS, axis=1).round().astype(np.uint8)
 
 
 def colourise(map01: FloatArray) -> RGBArray:
@@ -192,7 +187,8 @@ def _checked_scale(scale: tuple[float, float]) -> tuple[float, float]:
 def case_overlay(case: Case, prediction: Prediction, scale: tuple[float, float]) -> Pillow.Image:
     """Draw the map over the picture, over the highest slice or frame, or over the slide."""
     if case.kind == "slide":
-        return _slide_overlay(case, prediction, scale)
+        small, map = slide_picture(case, prediction.map, prediction.source_px_per_px)
+        return as_picture(small) if prediction.map.size == 0 else overlay(small, map, scale)
     number = prediction.highest
     map = prediction.map if case.kind == "image" else prediction.map[number]
     return overlay(case.images[number], map, scale)
@@ -208,15 +204,7 @@ def slide_picture(case: Case, map: FloatArray, step: float) -> tuple[Image, Floa
     seen = np.nan_to_num(map, nan=0.0)
     # The last values of a map reach beyond the slide, where the thumbnail ends.
     height, width = (side / step for side in case.size_hw or seen.shape)
-    return small, _resized(seen, small, (0, 0, width, height))
-
-
-def _slide_overlay(case: Case, prediction: Prediction, scale: tuple[float, float]) -> Pillow.Image:
-    small, map = slide_picture(case, prediction.map, prediction.source_px_per_px)
-    return as_picture(small) if prediction.map.size == 0 else overlay(small, map, scale)
-
-
-def _resized(map: FloatArray, image: Image, box: tuple[float, float, float, float]) -> FloatArray:
-    height, width = image.size_hw
-    picture = Pillow.fromarray(map).resize((width, height), Pillow.Resampling.NEAREST, box)
-    return np.asarray(picture, np.float32)
+    size = (small.size_hw[1], small.size_hw[0])
+    box = (0, 0, width, height)
+    resized = Pillow.fromarray(seen).resize(size, Pillow.Resampling.NEAREST, box)
+    return small, np.asarray(resized, np.float32)

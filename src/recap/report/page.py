@@ -112,7 +112,7 @@ def _choose(scored: ScoredFolder) -> tuple[list[Shown], int]:
 
 
 def _status(scored: ScoredFolder) -> str:
-    """What stands above everything else: a run that is not over, and files that failed."""
+    """Say above everything else that a run is not over, or that files failed."""
     notes = []
     if scored.manifest.get("status") != "complete":
         notes.append("The run is not over, or was interrupted: more cases may follow.")

@@ -92,8 +92,8 @@ def _marks(item: Shown) -> str:
     side = max(width, height)
     boxes = []
     for region in _listed(item):
-        if not _is_here(item, region):
-            continue
+        if item.row.kind != "slide" and int(region["image"]) != why.get("image", 0):
+            continue  # it is on another image than the one that is shown
         left, top, right, bottom = (
             int(region[f"{edge}_px"]) for edge in ("left", "top", "right", "bottom")
         )
@@ -109,11 +109,6 @@ def _marks(item: Shown) -> str:
         f"<svg class='marks' viewBox='0 0 {width} {height}' aria-hidden='true'>"
         f"{''.join(boxes)}{ring}</svg>"
     )
-
-
-def _is_here(item: Shown, region: RegionRow) -> bool:
-    """Whether a region is on the image that is shown; a slide is shown whole."""
-    return item.row.kind == "slide" or int(region["image"]) == item.preview.why.get("image", 0)
 
 
 def _listed(item: Shown) -> Sequence[RegionRow]:
@@ -145,19 +140,15 @@ def _regions(item: Shown) -> str:
 
 
 def _region_row(region: RegionRow, several: bool, in_mm: bool) -> str:
-    area = _area(region["area_mm2"] if in_mm else region["area_px"])
+    area = region["area_mm2"] if in_mm else region["area_px"]
+    if area:  # three digits at least, and never as a power of ten: 12.3, 999, 1,078
+        area = f"{float(area):,.0f}" if float(area) >= 999.5 else number(area, 3)
     centre = f"{float(region['centroid_x_px']):.0f}, {float(region['centroid_y_px']):.0f}"
     cells: list[Any] = [*([int(region["image"]) + 1] if several else []), area, centre]
     cells += [number(region["peak"], 3), number(region["mean"], 3)]
     label = int(region["region"])
     row = "".join(f"<td>{escape(str(cell))}</td>" for cell in cells)
     return f"<tr data-region='{label}'><th scope='row'>{label}</th>{row}</tr>"
-
-
-def _area(text: str) -> str:
-    """Three digits at least, and never as a power of ten: 12.3, 999, 1,078."""
-    large = bool(text) and float(text) >= 999.5
-    return f"{float(text):,.0f}" if large else number(text, 3)
 
 
 SOURCES = {"prototype": "Prototypes", "memory": "Memory", "appearance": "Image as a whole"}

@@ -20,7 +20,7 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
 def state_of(row: Row) -> State:
-    """What became of a case."""
+    """Name what became of a case."""
     if row.status != "ok":
         return "error"
     return row.decision if row.decision in STATES else "scored"
@@ -133,7 +133,12 @@ def _table_row(
     cells += [_number_cell(row.probability, 3)] if with_probability else []
     cells += [_number_cell(row.regions)]
     cells += [_number_cell(row.images)] if several else []
-    cells += [f"<td class='remark'>{escape(cell_text(_remark(row)))}</td>"]
+    # The rule of those that were decided is told once, above.
+    undecided = (
+        row.rule.partition("; otherwise ")[0] if state in ("scored", "out-of-domain") else ""
+    )
+    remark = " · ".join(filter(None, (row.error, undecided)))
+    cells += [f"<td class='remark'>{escape(cell_text(remark))}</td>"]
     regions = row.regions or "0"
     return (
         f"<tr data-case='{index}' data-state='{state}' data-regions='{escape(regions)}'>"
@@ -146,19 +151,12 @@ def _number_cell(text: str, digits: int = 4) -> str:
     return f"<td data-v='{value}'>{aligned(text, digits)}</td>"
 
 
-def _remark(row: Row) -> str:
-    """What failed, and why nothing was decided; the rule itself is told once, above."""
-    undecided = row.rule if state_of(row) in ("scored", "out-of-domain") else ""
-    undecided, _, _ = undecided.partition("; otherwise ")
-    return " · ".join(filter(None, (row.error, undecided)))
-
-
 FEWEST_BINS, MOST_BINS = 10, 30
 _WIDTH, _HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM = 760, 230, 44, 16, 26, 38
 
 
 def histogram(rows: Sequence[Row], threshold: float | None) -> str:
-    """How many cases have which score, by what became of them; empty without scores."""
+    """Draw the numbers of cases by score and by what became of them; empty without scores."""
     scored = [(float(row.score), state_of(row)) for row in rows if row.status == "ok" and row.score]
     values = [value for value, _ in scored if math.isfinite(value)]
     if not values:

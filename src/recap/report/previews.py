@@ -1,4 +1,4 @@
-"""What the page of a scored folder shows of a case, written beside the results and read back.
+"""Pictures and explanations of cases for a folder's page, written with the results and read back.
 
     previews/CASE.png           the picture, or the slice or frame with the highest score
     preview_maps/CASE.png       its map, transparent where nothing is drawn
@@ -43,7 +43,7 @@ SHOWN_CASES = 200
 
 @dataclass(frozen=True)
 class PreviewFiles:
-    """Where the parts of a case's preview are, relative to the scored folder."""
+    """The places of the parts of a case's preview, relative to the scored folder."""
 
     image: str
     map: str
@@ -113,9 +113,11 @@ def _write(detector: "Detector", case: Case, row: Row, out: Path, bundle: Bundle
     shown: tuple[Image, FloatArray] = (image, map)
     size = image.size_hw
     if case.kind == "slide":
-        shown = slide_picture(case, _stored_map(out, row), float(row.map_step_px))
+        whole = np.load(out / row.map, allow_pickle=False)
+        shown = slide_picture(case, whole, float(row.map_step_px))
         size = case.size_hw or size
-        why["xy_px"] = _in_slide(image, why["xy_px"])
+        x, y = why["xy_px"]  # of the tile; from here on of the slide
+        why["xy_px"] = tuple(round(at) for at in image.geometry.to_source_px(y, x)[::-1])
     if bundle is not None:
         why["picture"] = _support_picture(why, bundle, out)
     record = {
@@ -137,19 +139,15 @@ def _write(detector: "Detector", case: Case, row: Row, out: Path, bundle: Bundle
 
 
 def _explained(detector: "Detector", image: Image) -> tuple[FloatArray, dict[str, Any]]:
-    """An image's map, and why its peak is one."""
+    """Give an image's map, and why its peak is one."""
     from recap.scoring.explain import explain
 
     found = explain(detector, image)
-    return found.map, {**found.record(), "note": _note(detector, found.note)}
-
-
-def _note(detector: "Detector", note: str) -> str:
-    runtime = detector.runtime
-    if runtime is None or runtime.name == "torch":
-        return note
-    told = f"Explained with torch; scored with {runtime.name}, whose values differ a little."
-    return f"{note} {told}".strip()
+    note, runtime = found.note, detector.runtime
+    if runtime is not None and runtime.name != "torch":
+        told = f"Explained with torch; scored with {runtime.name}, whose values differ a little."
+        note = f"{note} {told}".strip()
+    return found.map, {**found.record(), "note": note}
 
 
 def _highest(out: Path, row: Row) -> int:
@@ -159,15 +157,6 @@ def _highest(out: Path, row: Row) -> int:
     with (out / row.table).open(newline="", encoding="utf-8") as file:
         scores = [float(line["score"]) for line in csv.DictReader(file)]
     return int(np.argmax(scores))
-
-
-def _stored_map(out: Path, row: Row) -> FloatArray:
-    return np.load(out / row.map, allow_pickle=False)
-
-
-def _in_slide(tile: Image, xy_px: tuple[int, int]) -> tuple[int, int]:
-    row, column = tile.geometry.to_source_px(xy_px[1], xy_px[0])
-    return round(column), round(row)
 
 
 def _support_picture(why: dict[str, Any], bundle: Bundle, out: Path) -> str:
@@ -190,7 +179,7 @@ RegionRow = dict[str, str]
 
 @dataclass(frozen=True)
 class Preview:
-    """What the page shows of a case: PNGs, and why. Without a map the picture is an overlay."""
+    """Picture, map and explanation of a case; without a map the picture is an overlay."""
 
     picture: bytes
     map: bytes | None
@@ -202,14 +191,14 @@ class Preview:
 
     @property
     def size(self) -> int:
-        """How many bytes it takes."""
+        """Bytes that it takes."""
         pictures = (self.picture, self.map, self.support, self.reference)
         return sum(len(png) for png in pictures if png)
 
 
 @dataclass(frozen=True)
 class Known:
-    """What is known of the cases from elsewhere, as the manifest's entry `known` has it.
+    """Knowledge of the cases from elsewhere, as the manifest's entry `known` has it.
 
     The detector has no part in it; the page shows it beside what the detector says.
     """
@@ -238,7 +227,7 @@ class ScoredFolder:
 
     @cached_property
     def manifest(self) -> dict[str, Any]:
-        """What manifest.json says."""
+        """Content of manifest.json."""
         path = self.folder / MANIFEST
         try:
             content = json.loads(path.read_text(encoding="utf-8"))
@@ -249,12 +238,12 @@ class ScoredFolder:
 
     @property
     def decisions(self) -> dict[str, Any]:
-        """How it was decided; empty without a calibration."""
+        """Rule and thresholds of the decisions; empty without a calibration."""
         return self.manifest.get("decisions") or {}
 
     @property
     def known(self) -> Known:
-        """What is known of the cases, if the manifest says so."""
+        """Knowledge of the cases from elsewhere, if the manifest has some."""
         try:
             return Known(**self.manifest.get("known", {}))
         except TypeError as error:
@@ -311,7 +300,7 @@ class ScoredFolder:
 
 
 def _is_region(line: RegionRow) -> bool:
-    """Whether a line is whole and has numbers where they belong."""
+    """Tell whether a line is whole and has numbers where they belong."""
     try:
         return all(float(line[name] or 0) >= -math.inf for name in ("region", *REGION_COLUMNS))
     except (KeyError, TypeError, ValueError):

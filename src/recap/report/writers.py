@@ -1,4 +1,4 @@
-"""What is written of every scored case beside table and map: its overlay, its DICOM results."""
+"""Files of every scored case beside table and map: its overlay, its DICOM results."""
 
 import os
 import threading

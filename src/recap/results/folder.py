@@ -131,7 +131,7 @@ def score_cases(
 
 @dataclass(frozen=True)
 class _Fingerprint:
-    """What decides whether a finished case is the one that lies there now: digests of files."""
+    """Digests of files, which tell whether a finished case is the one that lies there now."""
 
     files: str
     ignored: str

@@ -138,7 +138,7 @@ class Manifest:
 
 
 def decided_by(detector: Detector, ignore: Path | None) -> dict[str, Any] | None:
-    """What decisions and regions come from; None without a calibration."""
+    """Record what decisions and regions come from; None without a calibration."""
     calibration = detector.card.calibration
     if calibration is None:
         return None
@@ -157,7 +157,7 @@ def decided_by(detector: Detector, ignore: Path | None) -> dict[str, Any] | None
 
 
 def _without_place(decided: dict[str, Any] | None) -> dict[str, Any] | None:
-    """What decides; masks do so by their content, which the rows have, wherever they lie."""
+    """Keep what decides; masks do so by their content, which the rows have, wherever they lie."""
     return decided and {**decided, "ignore": decided.get("ignore") is not None}
 
 

@@ -198,13 +198,13 @@ class Shard:
         return f"{self.number}/{self.count}"
 
     def holds(self, case: str) -> bool:
-        """Whether a case of this name belongs to it."""
+        """Tell whether a case of this name belongs to it."""
         # File names need not be valid text.
         digest = sha256(case.encode("utf-8", errors="surrogateescape")).digest()
         return int.from_bytes(digest[:8], "big") % self.count == self.number - 1
 
     def file(self, name: str) -> str:
-        """What a file of the whole is called for this shard: scores.csv, scores.1-of-4.csv."""
+        """Name a file of the whole for this shard: scores.csv, scores.1-of-4.csv."""
         if self.count == 1:
             return name
         path = Path(name)

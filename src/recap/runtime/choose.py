@@ -141,7 +141,7 @@ def time_each(
 
 
 def recall(records: Mapping[str, ExportRecord], cores: Cores) -> Measured | None:
-    """What was measured before for these graphs on this machine, if anything."""
+    """Recall what was measured before for these graphs on this machine, if anything."""
     try:
         return Measured.model_validate_json(_file(records, cores).read_text(encoding="utf-8"))
     except (OSError, ValidationError, ValueError):
@@ -186,13 +186,13 @@ class Chosen:
         return self.runtime.run(pixels)
 
     def describe(self) -> dict[str, Any]:
-        """What computes and why, for the manifest."""
+        """Say what computes and why, for the manifest."""
         measured = {"milliseconds_per_image": self.milliseconds} if self.milliseconds else {}
         return {**self.runtime.describe(), "why": self.why, **measured}
 
 
 def device_for(device: str, runtime: str | None) -> str:
-    """Where a detector goes that a runtime will score with; `auto` suits the runtime."""
+    """Name the device of a detector that a runtime will score with; `auto` suits the runtime."""
     graph = runtime in NAMES and runtime not in ("torch", "auto")
     return str(choose_device("cpu" if graph and device == "auto" else device))
 

@@ -1,4 +1,4 @@
-"""What computes a detector's outputs: torch, ONNX Runtime or OpenVINO, and on how many cores."""
+"""Engines for a detector's outputs: torch, ONNX Runtime or OpenVINO, on so many cores."""
 
 import os
 import platform
@@ -30,7 +30,7 @@ PACKAGES = ("torch", "onnxruntime", "openvino")
 
 @dataclass(frozen=True)
 class Cores:
-    """What a runtime may use."""
+    """The cores that a runtime may use."""
 
     threads: int | None = None
     """Of all images together; None is what the library takes by itself."""

@@ -75,7 +75,8 @@ def export_bundle(
     if calibration is not None and to != "openvino":
         raise InputError(f"int8 is made for openvino, not for {to}. Use --to openvino --int8.")
     kind = to if calibration is None else f"{to}-int8"
-    _require_packages(to, kind)
+    for package in (*_NEEDED[to], *(("nncf",) if kind != to else ())):
+        require(package, to)  # before the work, which takes minutes
     images = None if calibration is None else calibration_pixels(detector, calibration)
     decisions = decisions_of(detector)
     bundle = Bundle(folder)
@@ -92,12 +93,6 @@ def export_bundle(
         write_atomic(fresh / RECORD, record.model_dump_json(indent=2) + "\n")
         bundle.put_folder(fresh, kind, Path(scratch) / "old")
     return record
-
-
-def _require_packages(to: Target, kind: str) -> None:
-    """Before the work, which takes minutes: the packages of the extra that serves this runtime."""
-    for package in (*_NEEDED[to], *(("nncf",) if kind != to else ())):
-        require(package, to)
 
 
 class _OnnxGraph(NamedTuple):
@@ -163,7 +158,7 @@ def _record(
 
 
 def _digest(decisions: Decisions | None) -> str | None:
-    """What a graph's decisions come from, if it makes any."""
+    """Give the digest of what a graph's decisions come from, if it makes any."""
     return None if decisions is None else decisions.digest
 
 
@@ -206,7 +201,7 @@ def _checked(
 
 
 def score_change(expected: Arrays, seen: Arrays) -> dict[str, float | int]:
-    """How far the scores of one runtime are from another's."""
+    """Measure how far the scores of one runtime are from another's."""
     change: Sequence[float] = np.abs(expected.score - seen.score).tolist()
     return {
         "images": len(change),
@@ -287,7 +282,9 @@ def write_onnx(program: Any, names: Sequence[str], folder: Path) -> int:
             verbose=False,
         )
     assert exported is not None
-    exported.save(folder / ONNX_FILE, external_data=_weight_bytes(program) > EXTERNAL_BYTES)
+    tensors = [*program.state_dict.values(), *program.constants.values()]
+    size = sum(t.numel() * t.element_size() for t in tensors if hasattr(t, "element_size"))
+    exported.save(folder / ONNX_FILE, external_data=size > EXTERNAL_BYTES)
     return int(exported.model.opset_imports[""])
 
 
@@ -311,8 +308,3 @@ def save_openvino(model: Any, names: Sequence[str], folder: Path) -> None:
         output.get_tensor().set_names({name})
     # Left to itself it halves the weights, and the scores with them.
     openvino.save_model(model, folder / OPENVINO_FILE, compress_to_fp16=False)
-
-
-def _weight_bytes(program: Any) -> int:
-    tensors = [*program.state_dict.values(), *program.constants.values()]
-    return sum(t.numel() * t.element_size() for t in tensors if hasattr(t, "element_size"))

@@ -69,7 +69,7 @@ class Decisions(nn.Module):
 
 
 def decisions_of(detector: Detector) -> Decisions | None:
-    """What a graph can say of its scores; None where images were not calibrated."""
+    """Give what a graph can say of its scores; None where images were not calibrated."""
     calibration = detector.card.calibration
     if calibration is None or detector.undecided():
         return None
@@ -100,7 +100,7 @@ class Graph(nn.Module):
         return tuple(self.by_name(pixels).values())
 
     def by_name(self, pixels: Tensor) -> dict[str, Tensor]:
-        """What the model says, and what a calibration makes of it."""
+        """Return what the model says, and what a calibration makes of it."""
         output = self.model(pixels)
         named = tensors_by_name(output)
         if self.decisions is not None:
@@ -110,7 +110,7 @@ class Graph(nn.Module):
 
 @torch.no_grad()
 def output_names(model: Scorer, decisions: Decisions | None = None) -> list[str]:
-    """What a model's graph returns, found by one pass; this also fills caches of constants.
+    """Find in one pass what a model's graph returns; this also fills caches of constants.
 
     A constant that is first made while tracing would stay in its cache as a stand-in.
     """

@@ -1,4 +1,4 @@
-"""What an exported graph says about itself, and how far it is from torch: a file in the bundle."""
+"""The record of an exported graph, with how far it is from torch: a file in the bundle."""
 
 import hashlib
 from collections.abc import Mapping, Sequence

@@ -117,24 +117,21 @@ def scores_csv(content: dict[str, Any]) -> str:
 def _measured(case: dict[str, Any]) -> dict[str, str]:
     scores = ("score", "score_prototype", "score_memory")
     height, width = case.get("source_size_hw") or case["size_hw"]
+    decision, domain = case["decision"], case["domain"]
+    decided = columns_of(
+        None if decision is None else Decision(**decision),
+        None if domain is None else DomainCheck(**domain),
+        case["undecided"],
+    )
     return {
         **{name: number_text(case[name]) for name in scores},
-        **_decided(case),
+        **decided,
         "kind": case["kind"],
         "images": str(case.get("tiles") or case["images"]),
         "regions": "" if case["level"] is None else str(len(case["regions"])),
         "height": str(height),
         "width": str(width),
     }
-
-
-def _decided(case: dict[str, Any]) -> dict[str, str]:
-    decision, domain = case["decision"], case["domain"]
-    return columns_of(
-        None if decision is None else Decision(**decision),
-        None if domain is None else DomainCheck(**domain),
-        case["undecided"],
-    )
 
 
 def file_name(name: str) -> str:

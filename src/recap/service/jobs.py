@@ -175,8 +175,10 @@ class Jobs:
             now = time.time()
             for row in chosen:
                 database.execute(_START, (now, row["id"]))
-        jobs = [_job(row) for row in chosen]
-        started = [_started(job, now) for job in jobs]
+        started = [
+            replace(job, status="running", attempt=job.attempt + 1, started=now)
+            for job in map(_job, chosen)
+        ]
         for job in started:
             self._watched[job.id] = Watch(total=job.images, stage="start")
         return started
@@ -304,7 +306,3 @@ def _job(row: sqlite3.Row) -> Job:
     for name in ("options", "names", "summary"):
         fields[name] = json.loads(fields[name])
     return Job(**fields)
-
-
-def _started(job: Job, now: float) -> Job:
-    return replace(job, status="running", attempt=job.attempt + 1, started=now)

@@ -33,7 +33,9 @@ def patient_and_study(header: Any) -> Any:
     """A data set with the patient's and the study's values; what is not valid is left empty."""
     clean = require("pydicom.dataset", "dicom").Dataset()
     for keyword in _NAMES:
-        setattr(clean, keyword, _name(header, keyword))
+        # A name is iterable, so `text` would take it for several values.
+        name = str(header.get(keyword) or "").replace("\\", " ")
+        setattr(clean, keyword, "".join(filter(str.isprintable, name))[:64].strip())
     for keyword, most in _NUMBERS.items():
         setattr(clean, keyword, _whole(header, keyword, most))
     if issuer := _whole(header, _ISSUER, _ISSUER_LETTERS):
@@ -62,7 +64,7 @@ def _whole(header: Any, keyword: str, most: int) -> str:
 
 
 def _copy_compression(clean: Any, header: Any) -> None:
-    """Whether the pixels were ever compressed with losses; one ratio and method for each time."""
+    """Copy whether pixels were ever compressed with losses; each time has a ratio and a method."""
     lossy = text(header, "LossyImageCompression")
     if lossy in ("00", "01"):
         clean.LossyImageCompression = lossy
@@ -74,12 +76,6 @@ def _copy_compression(clean: Any, header: Any) -> None:
         clean.LossyImageCompressionMethod = [
             method.strip()[:_CODE_LETTERS] for method in methods.split("\\")
         ]
-
-
-def _name(header: Any, keyword: str) -> str:
-    # A name is iterable, so `text` would take it for several values.
-    value = str(header.get(keyword) or "").replace("\\", " ")
-    return "".join(filter(str.isprintable, value))[:64].strip()
 
 
 def _matching(pattern: re.Pattern[str], value: str) -> str:
@@ -160,7 +156,7 @@ def standard_code(value: str, scheme: str, meaning: str) -> Any:
 
 
 def own_scheme() -> Any:
-    """What the letters of recap's own codes stand for."""
+    """Name what the letters of recap's own codes stand for."""
     schemes = require("highdicom.coding_schemes", "dicom")
     return schemes.CodingSchemeIdentificationItem(
         SCHEME, name="recap anomaly detection", responsible_organization=MAKER

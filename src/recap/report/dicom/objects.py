@@ -116,7 +116,7 @@ def _name_patient(written: Any, header: Any) -> None:
 
 
 def _tell_of_pixels(written: Any, frames: Sequence[SourceFrame]) -> None:
-    """What is true of the source's pixels is true of a picture that shows them.
+    """Repeat of the source's pixels what is true of a picture that shows them.
 
     Our own strip names neither patient nor date, so it is no annotation in this sense. A source
     that does not say whether it has one may have one.
@@ -131,7 +131,7 @@ def _tell_of_pixels(written: Any, frames: Sequence[SourceFrame]) -> None:
 
 
 def _of_all(headers: Sequence[Any], keyword: str, strongest: str) -> str:
-    """What one suffices to say, else what all of them say, else nothing."""
+    """Give what one suffices to say, else what all of them say, else nothing."""
     values = {str(header.get(keyword, "")) for header in headers}
     if strongest in values:
         return strongest
@@ -145,7 +145,7 @@ def _copy(written: Any, header: Any, keywords: Sequence[str]) -> None:
 
 
 def _patient_orientation(image: Image) -> list[str]:
-    """Where rows and columns run to, where that is known."""
+    """Name where rows and columns run to, if that is known."""
     orientation = image.geometry.orientation
     if len(orientation) != 3:
         return []
@@ -168,12 +168,19 @@ def parametric_map(
     """A Parametric Map of some frames of the source; `maps` are those of all frames."""
     highdicom = require("highdicom", "dicom")
     values = maps[list(indices)].astype(np.float32, copy=False)
+    # The detector's fixed colour scale; a LINEAR window may not be narrower than 1.
+    low, high = scale
+    window = highdicom.VOILUTTransformation(
+        window_center=float(f"{(low + high) / 2:.10g}"),
+        window_width=float(f"{high - low:.10g}"),
+        voi_lut_function="LINEAR_EXACT",
+    )
     written = highdicom.pm.ParametricMap(
         source_images=source.stand_ins(indices),
         pixel_array=values,
         contains_recognizable_visual_features=False,
         real_world_value_mappings=[_meaning(values, scale)],
-        voi_lut_transformations=[_window(scale)],
+        voi_lut_transformations=[window],
         content_label="ANOMALY_MAP",
         content_description=f"Anomaly map. {NOTICE}",
         **maker.equipment(),
@@ -182,16 +189,6 @@ def parametric_map(
     name_sources(written, source)
     written.Laterality = source.frames[0].header.Laterality
     return written
-
-
-def _window(scale: tuple[float, float]) -> Any:
-    """The detector's fixed colour scale; a LINEAR window may not be narrower than 1."""
-    low, high = scale
-    return require("highdicom", "dicom").VOILUTTransformation(
-        window_center=float(f"{(low + high) / 2:.10g}"),
-        window_width=float(f"{high - low:.10g}"),
-        voi_lut_function="LINEAR_EXACT",
-    )
 
 
 def _meaning(values: FloatArray, scale: tuple[float, float]) -> Any:

@@ -224,7 +224,9 @@ def _case_group(
         measurements.append(
             _number("domain-distance", "Distance to what the detector knows", domain.distance)
         )
-        evaluations.append(sr.QualitativeEvaluation(code("domain", "Domain"), _place(domain)))
+        like = ("in-domain", "Like what the detector knows")
+        place = code(*(like if domain.in_domain else _SAID["out-of-domain"]))
+        evaluations.append(sr.QualitativeEvaluation(code("domain", "Domain"), place))
     if decision is not None:
         measurements.append(_number("p-value", "p-value of the anomaly score", decision.p_value))
         if decision.probability is not None:
@@ -243,19 +245,14 @@ def _case_group(
     )
 
 
-def _place(domain: DomainCheck) -> Any:
-    if domain.in_domain:
-        return code("in-domain", "Like what the detector knows")
-    return code(*_SAID["out-of-domain"])
-
-
 def _finding_group(
     finding: Finding, source: Source, tracking: str, voxel_mm3: float | None, algorithm: Any
 ) -> Any:
     """A finding as its box on the frame of its peak; the segmentation has its exact shape."""
     sr = require("highdicom.sr", "dicom")
     frame = source.frames[finding.peak_frame]
-    image = sr.SourceImageForRegion(*_named(frame))
+    numbers = None if frame.frame_number is None else [frame.frame_number]
+    image = sr.SourceImageForRegion(str(frame.header.SOPClassUID), frame.instance, numbers)
     left, top, right, bottom = finding.box_xyxy_px
     # In DICOM the corner of the first pixel is 0, 0 and its centre 0.5, 0.5.
     corners = [(left, top), (right, top), (right, bottom), (left, bottom), (left, top)]
@@ -311,8 +308,3 @@ def _by_file(frames: Sequence[SourceFrame], source: Source) -> list[_Named]:
         all_meant = len(own) == in_all[instance]
         named.append((str(own[0].header.SOPClassUID), instance, None if all_meant else numbers))
     return named
-
-
-def _named(frame: SourceFrame) -> _Named:
-    numbers = None if frame.frame_number is None else [frame.frame_number]
-    return str(frame.header.SOPClassUID), frame.instance, numbers

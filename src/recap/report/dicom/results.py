@@ -28,7 +28,7 @@ from recap.report.dicom.objects import MAX_BYTES, capture, parametric_map, segme
 from recap.report.dicom.report import Finding, Labels, as_stored, find_findings, measurement_report
 from recap.report.dicom.source import Source, SourceFrame, read_source
 from recap.scoring.calibration import verdict
-from recap.types import BoolArray, Decision, DomainCheck, FloatArray, Prediction, Region
+from recap.types import BoolArray, Decision, FloatArray, Prediction, Region
 
 # How many overlays, and how many objects of single frames, there are at most.
 MAX_SINGLE = 64
@@ -98,7 +98,7 @@ def own_results(folder: Path) -> Iterator[Path]:
 
 @dataclass(frozen=True, eq=False)
 class _Work:
-    """What all results of one case are made from."""
+    """The parts that all results of one case are made from."""
 
     case: Case
     prediction: Prediction
@@ -119,6 +119,8 @@ class _Work:
         """One after the other, so that only one is in memory."""
         yield from self._parametric_maps()
         yield from self._segmentations(labels, findings, tracking)
+        grid = self.case.grid
+        voxel_mm3 = None if grid is None else float(abs(np.linalg.det(grid.affine_ras[:3, :3])))
         report = measurement_report(
             self.source,
             self.prediction.score,
@@ -127,7 +129,7 @@ class _Work:
             self.prediction.domain,
             findings,
             tracking,
-            self._voxel_mm3(),
+            voxel_mm3,
             self.maker,
             self._series("report"),
         )
@@ -195,7 +197,7 @@ class _Work:
             yield f"capture-{number + 1:04d}.dcm", picture
 
     def _lines(self, number: int, decision: Decision | None) -> list[str]:
-        """What stands below an overlay."""
+        """Write what stands below an overlay."""
         low, high = self.scale
         score = self.prediction.by_image[number].score
         lines = [f"score {score:.4g}, colours from {low:.3g} to {high:.3g}"]
@@ -204,7 +206,10 @@ class _Work:
             lines.append(f"whole case: score {self.prediction.score:.4g}")
         domain = self.prediction.domain
         if decision is not None:
-            return [*lines, _in_words(decision, domain)]
+            said = "abnormal" if decision.abnormal else "not abnormal"
+            if verdict(decision, domain) == "out-of-domain":
+                said = "unlike what the detector was fitted on"
+            return [*lines, f"{said} ({decision.rule}; p = {decision.p_value:.3g})"]
         return lines if domain is None or domain.in_domain else [*lines, domain.warning]
 
     def _series(self, kind: Kind, uid: str | None = None, instance: int = 1) -> dict[str, Any]:
@@ -219,18 +224,6 @@ class _Work:
         if grid.axes[0] != 2:
             return self.source.frames
         return [self.source.frames[-1 - number if grid.flipped[0] else number]]
-
-    def _voxel_mm3(self) -> float | None:
-        if self.case.grid is None:
-            return None
-        return float(abs(np.linalg.det(self.case.grid.affine_ras[:3, :3])))
-
-
-def _in_words(decision: Decision, domain: DomainCheck | None) -> str:
-    said = "abnormal" if decision.abnormal else "not abnormal"
-    if verdict(decision, domain) == "out-of-domain":
-        said = "unlike what the detector was fitted on"
-    return f"{said} ({decision.rule}; p = {decision.p_value:.3g})"
 
 
 def _check(case: Case, source: Source, maps: FloatArray) -> None:

@@ -65,7 +65,7 @@ class Source:
 
     @property
     def placed(self) -> bool:
-        """Whether every frame has a place in the patient's frame of reference."""
+        """True if every frame has a place in the patient's frame of reference."""
         return all(frame.plane is not None for frame in self.frames)
 
     def groups(self) -> list[list[int]]:

@@ -86,15 +86,12 @@ class _Arrivals:
             quiet = [
                 study
                 for study, last in self.last.items()
-                if last <= limit and not self._is_open(study)
+                if last <= limit and not any(one.is_alive() for one in self.senders.get(study, ()))
             ]
             for study in quiet:
                 del self.last[study]
                 self.senders.pop(study, None)
             return quiet
-
-    def _is_open(self, study: str) -> bool:
-        return any(association.is_alive() for association in self.senders.get(study, ()))
 
 
 class Listener:

@@ -78,14 +78,6 @@ def _answer(code: int | None, archive: str) -> Answer:
     raise StuckError(f"{archive} does not take it ({said}).")
 
 
-def _read(path: Path) -> Any:
-    """A result to send; what cannot be read must not hold up the others."""
-    try:
-        return read_whole(path)
-    except InputError as error:
-        raise StuckError(str(error)) from error
-
-
 class DicomPeer:
     """An application entity that takes results by C-STORE over one association."""
 
@@ -96,7 +88,10 @@ class DicomPeer:
 
     def send(self, path: Path) -> Answer:
         """Send one file; an answer that it will never be taken is an answer, too."""
-        dataset = _read(path)
+        try:
+            dataset = read_whole(path)
+        except InputError as error:  # what cannot be read must not hold up the others
+            raise StuckError(str(error)) from error
         association = self._connected()
         try:
             status = association.send_c_store(dataset)

@@ -265,7 +265,11 @@ class Spool:
         shutil.rmtree(made, ignore_errors=True)
         (made / "images").mkdir(parents=True)
         for path in (path for each in unscored for path in each.files):
-            _link(path, made / "images" / path.name)
+            copy = made / "images" / path.name
+            try:
+                copy.hardlink_to(path)
+            except OSError:  # not every file system has links
+                shutil.copyfile(path, copy)
         write_atomic(made / "reason.txt", "".join(f"{each.reason}\n" for each in unscored))
         study, _, sealed = partly.name.partition("-")
         # A name of its own: back in work/ it may meet the round that it comes from.
@@ -325,10 +329,3 @@ def _drop_known_series(new: Round, known: dict[str, str]) -> None:
     for name in digests:
         if name.partition("-")[0] not in changed:
             (new.images / name).unlink()
-
-
-def _link(path: Path, new: Path) -> None:
-    try:
-        new.hardlink_to(path)
-    except OSError:  # not every file system has links
-        shutil.copyfile(path, new)
