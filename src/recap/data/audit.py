@@ -51,7 +51,7 @@ class DomainAudit:
 
     @property
     def patients_on_both_sides(self) -> list[str]:
-        """Whom the pool and the test split share."""
+        """The patients that the pool and the test split share."""
         shared = {finding.test for finding in self.leaks if finding.kind == LEAKS[-1]}
         return sorted({image.patient for image in self.test if image.path in shared})
 

@@ -26,7 +26,7 @@ ALONE_BYTES = 10**9
 Skipped = tuple[Path, str]
 """A file that is no case, or a folder without any, and why."""
 _OWN_OUTPUT = "a detector or results of recap, with pictures of its own"
-"""Why a folder is left alone; every other reason is one about a file."""
+"""The reason why a folder is left alone; every other reason is one about a file."""
 
 
 class NoCasesError(InputError, code="empty"):
@@ -52,7 +52,7 @@ class Found:
     unpacked: Unpacked | None = None
     """Where it came from, if out of an archive."""
     problem: str = ""
-    """Why it cannot be opened, where that is known already."""
+    """The reason why it cannot be opened, where that is known already."""
 
     @property
     def path(self) -> str:

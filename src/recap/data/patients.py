@@ -1,4 +1,4 @@
-"""Whom an image shows: from the data set's own index, the benchmark's file names, or DICOM."""
+"""The patient of an image: from the data set's own index, the benchmark's file names, or DICOM."""
 
 import csv
 import re
@@ -63,7 +63,7 @@ class Index(NamedTuple):
     by_name: dict[str, list[Entry]]
 
     def patient(self, relative: Path) -> str:
-        """Whom a file shows; "" where no row tells, or several tell different things."""
+        """Find whom a file shows; "" where no row tells, or several tell different things."""
         if relative.as_posix() in self.by_path:
             return self.by_path[relative.as_posix()]
         folders = [name.casefold() for name in relative.parts[:-1]]

@@ -71,7 +71,7 @@ class Fingerprint:
     pixels: str = ""
     """Digest of the decoded pixels: equal for the same picture in PNG and TIFF."""
     patient: str = ""
-    """Whom the file itself says it shows."""
+    """The patient that the file itself names."""
     thumb: Thumbs | None = None
     problem: str = ""
 

@@ -166,7 +166,7 @@ def spread_over(count: int, most: int) -> list[int]:
 
 
 def supervised_maps(support: Sequence[SupportImage]) -> list[bool]:
-    """Whose maps are supervised: abnormal images with a mask and, if there are any, the normals."""
+    """Mark whose maps are supervised: abnormal images with a mask and, if any, the normals."""
     with_masks = any(item.mask is not None for item in support)
     return [item.mask is not None or (with_masks and not item.abnormal) for item in support]
 

@@ -110,7 +110,7 @@ def held_out_pool(domain: Domain, support: Support | None = None) -> list[Sample
 
 
 def known_patient(sample: Sample) -> str:
-    """Whom a sample shows, by its manifest, its file name or DICOM; empty where nothing says."""
+    """Find whom a sample shows, by manifest, file name or DICOM; empty where nothing says."""
     known = sample.patient or patient_of(sample.path, sample.domain)
     return known or stored_patient(sample.path)
 
