@@ -139,7 +139,7 @@ class Store:
         self._held.close()
 
     def digest(self, text: str) -> str:
-        """Digest a text under this folder's secret: without it, no short text is found by trying."""
+        """Digest a text under this folder's secret: without it, no short one is found by trying."""
         return hmac.digest(self._secret, text.encode(), "sha256").hex()
 
     def incoming(self, job: str) -> Path:
