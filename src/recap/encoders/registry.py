@@ -52,9 +52,9 @@ class Family(NamedTuple):
     patches: str
     """The tensor that turns pixels into patches: its name tells the families apart in a file."""
     normalisation: Normalisation
-    """What most checkpoints were trained on; one may well be another's."""
+    """The one that most checkpoints were trained on; one may well be another's."""
     pair: str = ""
-    """What an image-and-text model is called whose vision tower this is."""
+    """The model type of the image-and-text model whose vision tower this is."""
 
 
 def embed_clip(model: Any, pixels: Any, interpolate: bool) -> Any:

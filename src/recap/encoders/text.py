@@ -22,7 +22,7 @@ ENCODE_AT_ONCE = 64
 """Sentences encoded together: bounds the memory, whatever the size of an ensemble."""
 
 _LEGACY_END = 2
-"""What OpenAI's configurations say is the end of text; it is the largest id instead."""
+"""The end of text as OpenAI's configurations have it; it is the largest id instead."""
 _NORM, _PROJECTION = "vision_model.post_layernorm", "visual_projection.weight"
 
 Tokenise = Callable[[str], list[int]]

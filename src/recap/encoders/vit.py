@@ -49,7 +49,7 @@ class Encoder(nn.Module):
             resample_positions(model, self.family, self.grid, input_px)
         self.model = model.eval().requires_grad_(False)
         self.memo: Memo | None = None
-        """Where encoded images are kept, if anywhere."""
+        """The place where encoded images are kept, if anywhere."""
         self.register_buffer("mean", torch.tensor(mean).view(3, 1, 1), persistent=False)
         self.register_buffer("std", torch.tensor(std).view(3, 1, 1), persistent=False)
 

@@ -24,7 +24,7 @@ from recap.methods.images import LabelledImages
 from recap.methods.training import train
 
 Place = Literal["end", "front", "middle"]
-"""Where the phrase stands: behind the context, before it, or between its halves."""
+"""The place of the phrase: behind the context, before it, or between its halves."""
 
 CONTEXT_TOKENS = 8
 CONTEXT_STD = 0.02
@@ -186,7 +186,7 @@ SUBJECTS = {
     "Chest": "Chest X-ray film",
     "Histopathology": "histopathological image",
 }
-"""What MVFA calls the images of the benchmark's domains."""
+"""MVFA's names for the images of the benchmark's domains."""
 ANY_SUBJECT = "medical image"
 
 

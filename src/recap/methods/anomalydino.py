@@ -100,7 +100,7 @@ class Options(Section):
     """Whether only the object's patches are scored; auto looks at the first normal image, and is
     off for encoders other than DINOv2."""
     mask_threshold: Annotated[float, Field(ge=0)] = 10.0
-    """Where the object begins on the first principal component, in the tokens' own unit."""
+    """The start of the object on the first principal component, in the tokens' own unit."""
     top_share: Annotated[float, Field(gt=0, le=1)] = 0.01
     """Share of the patches whose mean is the image score."""
     sigma_px: Annotated[float, Field(ge=0)] = 4.0

@@ -41,7 +41,7 @@ class Options(Section):
     """Settings of APRIL-GAN."""
 
     domain: str = ""
-    """What is to be scored, for the sentences. None means the name that the support comes with or,
+    """The scored subject, for the sentences. None means the name that the support comes with or,
     zero-shot, that `--target` gives; without one, "medical image"."""
     epochs: Annotated[int, Field(ge=1)] | None = None
     """None means 50 few-shot and 15 zero-shot."""

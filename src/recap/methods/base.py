@@ -70,7 +70,7 @@ class Nearest:
     """seg or det; both where they share the memory."""
     distance: float
     row: int | None
-    """Which of the patches of all normal support images it is, one image after the other."""
+    """Its number among the patches of all normal support images, one image after the other."""
 
 
 class Scorer(nn.Module):
@@ -84,7 +84,7 @@ class Scorer(nn.Module):
     encoder: Any
     """Has name, checksum, input_px, mean and std."""
     source = "method"
-    """What its evidence is called where it has a single one."""
+    """The name of its evidence where it has a single one."""
     owner: Tensor | None = None
     """(M,): which normal support image each row of `memory` (…, M, C) comes from, after a fit."""
     mirrored: tuple[int, ...] = (2, 3)

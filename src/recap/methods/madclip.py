@@ -99,7 +99,7 @@ class Options(Section):
     """Settings of MadCLIP."""
 
     domain: str = ""
-    """What the images show, for the prompts. None means the name that the support comes with;
+    """The subject of the images, for the prompts. None means the name that the support comes with;
     zero-shot, and without a name, "medical image"."""
     epochs: Annotated[int, Field(ge=1)] = 50
     batch_size: Annotated[int, Field(ge=1)] = 16

@@ -51,7 +51,7 @@ class Options(Section):
     """Settings of MVFA."""
 
     domain: str = ""
-    """What is to be scored, for the sentences. None means the name that the support comes with or,
+    """The scored subject, for the sentences. None means the name that the support comes with or,
     zero-shot, that `--target` gives; without one, "medical image"."""
     epochs: Annotated[int, Field(ge=1)] = 50
     batch_size: Annotated[int, Field(ge=1)] = 1

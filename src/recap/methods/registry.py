@@ -60,11 +60,11 @@ class Method:
     uses_text: bool = False
     """Whether fitting needs an encoder with a text tower."""
     backbone: str = ""
-    """What it trains or looks with instead of a transformer, where it brings its own."""
+    """The network that it trains or looks with, where it brings one instead of a transformer."""
     names_target: bool = False
     """Whether its text names the domain that is scored, where it is fitted on others."""
     module_name: str = ""
-    """Where its code is; by default the module of its name in this package."""
+    """The module of its code; by default the one of its name in this package."""
     fixed: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Settings that make it what it is and cannot be set otherwise."""
 

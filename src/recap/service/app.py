@@ -35,7 +35,7 @@ from recap.service.service import Service, build_service
 from recap.service.settings import ServerSettings
 
 HEAD_SECONDS = 30.0
-"""How long the head of a request may take; the body is read by those who know how long it is."""
+"""The time for the head of a request; the body is read by those who know how long it is."""
 _GRACE_SECONDS = 10
 _MOST_CONNECTIONS = 1000
 _CLOSED = 499

@@ -31,7 +31,7 @@ from recap.service.results import MAPS, RESULT, VOLUME, Result, reading_of_resul
 from recap.types import Decision, DomainCheck, Prediction, Region
 
 Content = bytes | Path | Callable[[], AbstractContextManager[BufferedReader]]
-"""What a zip holds under a name: bytes, a file, or what opens one when its turn comes."""
+"""Content of a zip under a name: bytes, a file, or what opens one when its turn comes."""
 _BLOCK = 2**18
 _ONE_AT_A_TIME = threading.Lock()
 # Those of `recap score` that hold without its folders, in its order.

@@ -37,7 +37,7 @@ class Lesson:
     by_masks: bool = False
     """Whether masks alone teach, real or made up."""
     part: str = ""
-    """What its unfinished work and its stages are called, where there is another lesson."""
+    """The name of its unfinished work and its stages, where there is another lesson."""
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ LOOPBACK = ("127.0.0.1", "::1", "localhost")
 _MAX_ATTEMPTS = 10
 _TICK_S, _LONGEST_WAIT_S = 0.2, 60.0
 _SILENCE_S = 60.0
-"""How long a peer may pause, within a message or between two."""
+"""The time that a peer may pause, within a message or between two."""
 _log = logging.getLogger(__name__)
 
 

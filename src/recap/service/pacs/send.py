@@ -21,11 +21,11 @@ from recap.service.pacs.spool import Answer
 _ADDRESS = re.compile(r"(?P<title>[^@\\]{1,16})@(?P<host>\[[^\]]+\]|[^:@\[\]]+):(?P<port>\d{1,5})")
 _WARNINGS, _HAS_IT_ALREADY = range(0xB000, 0xC000), 0x0111
 _NEVER = (0x0122, 0xC122, *range(0xA900, 0xAA00))
-"""What an archive says of kinds and transfer syntaxes that it does not know, and of objects that
+"""Answers about kinds and transfer syntaxes that an archive does not know, and about objects that
 contradict their kind. All else may pass: a right that is missing, a data base that hiccups; many
 archives also answer "cannot understand" (0xC000) to whatever goes wrong in them."""
 _OF_THE_OBJECT = (400, 413, 415, 422)
-"""What HTTP answers say of what was sent rather than of the archive."""
+"""HTTP answers that speak of what was sent rather than of the archive."""
 _TIMEOUT_S = 30
 _log = logging.getLogger(__name__)
 
