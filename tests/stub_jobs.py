@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass
 
 from recap.bench.cells import plan_cells
-from recap.bench.engines import Job
+from recap.bench.run import Job
 from recap.errors import InputError
 from recap.methods.registry import resolve_settings
 

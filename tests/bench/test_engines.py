@@ -3,7 +3,7 @@ import os
 import pytest
 
 from recap._process import Here, Processes
-from recap.bench.engines import DIED, run_jobs
+from recap.bench.run import DIED, run_jobs
 from stub_jobs import Desk, stub_jobs
 
 

@@ -5,7 +5,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from recap.cli.data_audit import audit_command
+from recap.cli.data import audit_command
 from recap.data import find_domains, write_phantoms
 from recap.data.supports import read_exclusions
 

@@ -5,7 +5,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from recap.cli.data_check import check_command
+from recap.cli.data import check_command
 
 
 @pytest.fixture

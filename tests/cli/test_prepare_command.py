@@ -5,7 +5,7 @@ import typer
 from typer.testing import CliRunner
 
 import raw_trees
-from recap.cli.data_prepare import prepare_command
+from recap.cli.data import prepare_command
 from recap.data import read_domain
 from recap.data.prepare.run import NAMES
 from recap.errors import InputError, SettingsError

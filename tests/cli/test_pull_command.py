@@ -7,7 +7,7 @@ import typer
 from typer.testing import CliRunner
 
 from file_server import serve
-from recap.cli.data_pull import pull_command
+from recap.cli.data import pull_command
 from recap.errors import RecapError
 
 

@@ -8,9 +8,8 @@ import pytest
 
 from recap._cluster import RayCluster
 from recap.bench.cells import plan_cells
-from recap.bench.engines import DIED, run_jobs
 from recap.bench.kept import read_results
-from recap.bench.run import run_cells
+from recap.bench.run import DIED, run_cells, run_jobs
 from recap.methods.registry import resolve_settings
 from scored_folders import read_table
 from stub_jobs import Desk, stub_jobs

@@ -8,7 +8,7 @@ import pytest
 from PIL import Image as Pillow
 
 import recap
-from recap.cli.report import report_command
+from recap.cli.score import report_command
 from recap.data.cases import Found
 from recap.errors import InputError
 from recap.report.page import write_score_page

@@ -4,7 +4,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from recap.cli.data_support import support_command
+from recap.cli.data import support_command
 from recap.data import draw_support, read_support
 from recap.errors import RecapError
 

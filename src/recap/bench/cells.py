@@ -181,10 +181,17 @@ def with_sources(cells: Sequence[Cell], domains: Sequence[Domain]) -> list[Cell]
 
     @cache  # many cells learn from one domain
     def listed(domain: Domain, split: str) -> str:
-        return _names_digest(domain, split)
+        """Digest the names of files, labels and masks of a split; it does not open them."""
+        samples = domain.pool() if split == "pool" else domain.test()
+        files = [
+            (relative_path(s.path, domain), s.abnormal, s.mask and relative_path(s.mask, domain))
+            for s in samples
+        ]
+        return hashlib.sha256(json.dumps(files).encode()).hexdigest()[:12]
 
     def sources(cell: Cell) -> Sources:
-        split = _split(cell)
+        training = getattr(cell.settings, "training", None)
+        split = str(getattr(training, "source_split", "pool"))  # other methods take the pools
         chosen = leave_one_out(domains, cell.dataset)
         return tuple((domain.name, listed(domain, split)) for domain in chosen)
 
@@ -192,22 +199,6 @@ def with_sources(cells: Sequence[Cell], domains: Sequence[Domain]) -> list[Cell]
         cell if cell.shots or cell.sources else replace(cell, sources=sources(cell))
         for cell in cells
     ]
-
-
-def _split(cell: Cell) -> str:
-    """Name the split of the sources' images; other methods always take the pools."""
-    training = getattr(cell.settings, "training", None)
-    return str(getattr(training, "source_split", "pool"))
-
-
-def _names_digest(domain: Domain, split: str) -> str:
-    """Digest the names of files, labels and masks of a split; it does not open them."""
-    samples = domain.pool() if split == "pool" else domain.test()
-    files = [
-        (relative_path(s.path, domain), s.abnormal, s.mask and relative_path(s.mask, domain))
-        for s in samples
-    ]
-    return hashlib.sha256(json.dumps(files).encode()).hexdigest()[:12]
 
 
 EVERY_S = 1.0

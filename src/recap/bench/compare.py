@@ -119,18 +119,15 @@ def _notes(dataset: str, variants: Mapping[str, Runs], of_study: bool) -> list[l
 
 def _by_place(results: Sequence[Labelled]) -> dict[tuple[str, int], dict[str, dict[int, Any]]]:
     """Results by data set and shots, then by variant, then by seed; settings may not mix."""
-    refuse_mixed(_averaged(label, result) for label, result in results)
+    averaged: list[Averaged] = []
     places: dict[tuple[str, int], dict[str, dict[int, Any]]] = {}
     for label, result in results:
-        place = places.setdefault(_place(result), {})
-        place.setdefault(label, {})[result["cell"]["settings"]["seed"]] = result
+        cell, seed = result["cell"], result["cell"]["settings"]["seed"]
+        where = f"{label} on {cell['dataset']}, {cell['shots']} shots"
+        averaged.append(Averaged(where, seed, cell, _counts(result), result.get("support")))
+        places.setdefault(_place(result), {}).setdefault(label, {})[seed] = result
+    refuse_mixed(averaged)
     return dict(sorted(places.items()))
-
-
-def _averaged(label: str, result: Mapping[str, Any]) -> Averaged:
-    cell, support = result["cell"], result.get("support")
-    place = f"{label} on {cell['dataset']}, {cell['shots']} shots"
-    return Averaged(place, cell["settings"]["seed"], cell, _counts(result), support)
 
 
 def _counts(result: Mapping[str, Any]) -> tuple[int, int]:
@@ -272,22 +269,22 @@ def _table(rows: Sequence[Mapping[str, Any]]) -> Table:
     if of_images:
         interval = Label("95 % interval")
         columns += [Column(Label(end), interval, better="") for end in ("from", "to")]
-    lines = [Row((Label(row["variant"]),), _cells(row, of_images)) for row in rows]
+    lines = []
+    for row in rows:
+        numbers: list[Number | None] = [
+            Number(100 * row["mean"], _percent(row["std"]), row["seeds"])
+        ]
+        if of_images:
+            numbers += [_number(row[key]) for key in ("delta", "delta_low", "delta_high")]
+        else:
+            numbers.append(_number(row["delta"], row["delta_std"]))
+        lines.append(Row((Label(row["variant"]),), tuple(Cell(ours=own) for own in numbers)))
     key = "-".join(str(first[part]) for part in ("experiment", "dataset", "shots", "metric"))
     shots = f"{first['shots']}-shot" if first["shots"] else "zero-shot"
     title = f"{TITLES.get(first['experiment'], first['experiment'])}: {first['dataset']}, {shots}"
     notes = tuple(Note(*note) for note in first.get("notes", ()))  # older summaries have none
     head = Label(f"{title}, {METRIC_NAMES[first['metric']]} (%)", notes)
     return Table(key, head, ("Variant",), tuple(columns), tuple(rank_down(lines, columns)))
-
-
-def _cells(row: Mapping[str, Any], of_images: bool) -> tuple[Cell, ...]:
-    mean = Number(100 * row["mean"], _percent(row["std"]), row["seeds"])
-    if of_images:
-        numbers = [_number(row[key]) for key in ("delta", "delta_low", "delta_high")]
-    else:
-        numbers = [_number(row["delta"], row["delta_std"])]
-    return tuple(Cell(ours=number) for number in [mean, *numbers])
 
 
 def _number(value: float | None, spread: float | None = None) -> Number | None:

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from recap._files import replacing
 from recap.bench.cells import Cell
 from recap.bench.kept import refusing_damage, result_file
-from recap.config import ReadingSettings
 from recap.io import read_image
 from recap.io.resize import SquareResize
 from recap.scoring.evaluate import square_mask
@@ -52,16 +51,21 @@ def keep_examples(out: Path, cell: Cell, samples: Sequence[Sample], size_px: int
     file = out / "examples" / f"{cell.dataset}-{digest}.npz"
     if file.exists():
         return
-    shown = [_example(sample, size_px, reading) for sample in samples]
-    pictures = np.stack([example.picture for example in shown])
-    masks = np.stack([example.mask for example in shown])
+    pictures, masks = [], []
+    for sample in samples:
+        image = read_image(sample.path, reading)
+        square = SquareResize(image.size_hw, size_px).apply(image.pixels)
+        pictures.append((square.clip(0, 1) * 255).round().astype(np.uint8))
+        masks.append(square_mask(sample, image, size_px))
     with replacing(file) as stream:
-        np.savez_compressed(stream, names=np.array(names), pictures=pictures, masks=masks)
+        np.savez_compressed(
+            stream, names=np.array(names), pictures=np.stack(pictures), masks=np.stack(masks)
+        )
 
 
 def keep_maps(out: Path, cell: Cell, maps: Mapping[str, FloatArray]) -> None:
     """Keep a cell's maps beside its result."""
-    with replacing(_maps_file(out, cell)) as stream:
+    with replacing(result_file(out, cell).with_suffix(".npz")) as stream:
         stacked = np.stack(list(maps.values())).astype(np.float16)
         np.savez_compressed(stream, names=np.array(list(maps)), maps=stacked)
 
@@ -83,17 +87,6 @@ def read_maps(result: Path) -> dict[str, FloatArray]:
         return {}
     names, maps = _read(file, "maps")
     return {str(name): kept.astype(np.float32) for name, kept in zip(names, maps, strict=True)}
-
-
-def _maps_file(out: Path, cell: Cell) -> Path:
-    return result_file(out, cell).with_suffix(".npz")
-
-
-def _example(sample: Sample, size_px: int, reading: ReadingSettings) -> Example:
-    image = read_image(sample.path, reading)
-    square = SquareResize(image.size_hw, size_px).apply(image.pixels)
-    picture = (square.clip(0, 1) * 255).round().astype(np.uint8)
-    return Example(picture, square_mask(sample, image, size_px))
 
 
 def _spread(positions: list[int], count: int) -> list[int]:

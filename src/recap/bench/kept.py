@@ -1,4 +1,4 @@
-"""Where the results of cells are kept: a JSON file each or, packed, all of a folder in one table.
+"""Keeping the results of cells: a JSON file each or, packed, all of a folder in one table.
 
     OUT/cells/recap/Brain/4-shot/seed-0-….json
     OUT/cells.jsonl.gz      a line for each cell, its images as columns

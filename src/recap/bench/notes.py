@@ -1,4 +1,4 @@
-"""What our numbers are of, as footnotes: the encoder, the preset, the supports and the sources."""
+"""Footnotes on what our numbers are of: the encoder, the preset, the supports and the sources."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
@@ -147,7 +147,11 @@ def _settings(shown: Sequence[Shown], variants: bool) -> str:
     kinds: dict[str, list[Shown]] = {}
     for result, changed in zip(shown, changes, strict=True):
         own = ", ".join(f"{key} = {value}" for key, value in changed.items())
-        kind = _kind(result.cell["settings"]) + (f" with {own}" if own else "")
+        settings = result.cell["settings"]
+        encoder = settings["encoder"]
+        random = " with random weights" if encoder.get("random_weights") else ""
+        kind = f"encoder {encoder_name(settings)}{random} at {encoder['input_px']} px, "
+        kind += f"preset {settings['preset']}" + (f" with {own}" if own else "")
         kinds.setdefault(kind, []).append(result)
     if len(kinds) == 1:
         return next(iter(kinds))
@@ -166,13 +170,6 @@ def encoder_name(settings: Mapping[str, Any]) -> str:
     return Path(name).name if Path(name).is_absolute() else name
 
 
-def _kind(settings: Mapping[str, Any]) -> str:
-    encoder = settings["encoder"]
-    random = " with random weights" if encoder.get("random_weights") else ""
-    name = f"{encoder_name(settings)}{random}"
-    return f"encoder {name} at {encoder['input_px']} px, preset {settings['preset']}"
-
-
 def _methods_with_own_draws(shown: Sequence[Shown]) -> str:
     groups: dict[tuple[str, str, int], list[Shown]] = {}
     for result in shown:
@@ -184,7 +181,7 @@ def _methods_with_own_draws(shown: Sequence[Shown]) -> str:
 
 
 def _test_images(shown: Iterable[Shown]) -> Iterator[tuple[str, str, str]]:
-    """Where, by what and on how many images was measured; every draw leaves others of a pool."""
+    """List where and by what how many images were measured; each draw leaves others of a pool."""
     for result in shown:
         if result.counts and measured_on(result.cell) == "test":
             shots = result.cell["shots"]
@@ -215,15 +212,11 @@ def differing(results: Iterable[tuple[str, str, str]]) -> str:
     places: dict[str, dict[str, list[str]]] = {}
     for place, method, what in results:
         places.setdefault(place, {}).setdefault(what, []).append(method)
-    return ", ".join(
-        f"{place} ({'; '.join(_said(*kind) for kind in kinds.items())})"
-        for place, kinds in places.items()
-        if len(kinds) > 1
-    )
-
-
-def _said(what: str, methods: list[str]) -> str:
-    return f"{', '.join(dict.fromkeys(methods))} on {what}"
+    said = []
+    for place, kinds in places.items():
+        each = [f"{', '.join(dict.fromkeys(own))} on {what}" for what, own in kinds.items()]
+        said += [f"{place} ({'; '.join(each)})"] if len(each) > 1 else []
+    return ", ".join(said)
 
 
 _SAID_ELSEWHERE = {"seed", "preset", "method"} | {

@@ -1,4 +1,4 @@
-"""Which printed numbers cannot be: arithmetic that every ranking of a test split obeys.
+"""Telling printed numbers that cannot be, by arithmetic that every ranking of a test split obeys.
 
 P abnormal and N normal images are ranked by score, ties allowed. k of the abnormal and f of the
 normal ones lie at or above a threshold, so F1 there is 2k / (P + k + f), and the ROC curve passes

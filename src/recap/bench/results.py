@@ -61,7 +61,11 @@ def register(
 def definition(out: Path, name: str) -> dict[str, Any] | None:
     """Read what an experiment consists of; none if it was never begun."""
     file = experiment_file(out, name)
-    return _read(file) if file.exists() else None
+    if not file.exists():
+        return None
+    with refusing_damage(file):
+        content: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    return content
 
 
 def read_experiment(out: Path, name: str) -> list[tuple[str, dict[str, Any]]]:
@@ -124,12 +128,6 @@ def _adopt(out: Path) -> None:
 
 def _write(out: Path, name: str, content: dict[str, Any]) -> None:
     write_atomic(experiment_file(out, name), json.dumps(content, indent=1) + "\n")
-
-
-def _read(file: Path) -> dict[str, Any]:
-    with refusing_damage(file):
-        content: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-    return content
 
 
 def _refuse_other_base(file: Path, kept: Mapping[str, Any], given: Mapping[str, Any]) -> None:

@@ -1,20 +1,26 @@
-"""Running the cells of a benchmark: those without a result, each kept as soon as it is done."""
+"""Running the cells of a benchmark: those without a result, each kept as soon as it is done.
 
+An engine does the work: this process, several of this machine, or a Ray cluster.
+"""
+
+import os
 import time
+import traceback
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
 from recap._cluster import RayCluster
-from recap._process import Engine, Here, Processes
+from recap._process import Engine, Here, Processes, run_each
 from recap.bench.cells import Cell, with_sources
-from recap.bench.engines import Job, run_jobs
 from recap.bench.kept import is_done, place_of, read_result
 from recap.bench.supports import Supports, refuse_other_images, refuse_other_supports
 from recap.data import Domain, Support
 from recap.data.supports import Exclusions
-from recap.errors import InputError, SettingsError
+from recap.errors import InputError, RecapError, SettingsError
+from recap.threads import fixed_threads
 
 
 @dataclass(frozen=True)
@@ -58,6 +64,41 @@ silent: Watcher = Silent()
 
 
 ENGINES = ("local", "ray")
+DIED = "its process died twice, the second time alone: out of memory, or killed."
+
+
+@dataclass(frozen=True)
+class Job:
+    """A cell with what it needs; goes to another process."""
+
+    cell: Cell
+    domains: tuple[Domain, ...]
+    out: Path
+    exclude: Exclusions | None
+    threads: int
+    share_heads: bool = False
+    support: Support | None = None
+    """What a few-shot cell is fitted on, drawn once for all that share it."""
+
+    @property
+    def head(self) -> Path:
+        """The folder of a fit that serves several cells."""
+        return self.out / "heads" / self.cell.fit_name
+
+    def run(self) -> str:
+        """Run the cell; returns what went wrong, or nothing."""
+        from recap.bench.run_cell import run_cell
+
+        options = (self.exclude, self.share_heads, self.support)
+        try:
+            with fixed_threads(self.threads):  # so that a cell comes out the same each time
+                run_cell(self.cell, self.domains, self.out, *options)
+        except RecapError as error:
+            return str(error)
+        # A defect in one cell must not cost the others; the trace is what a report needs.
+        except Exception:
+            return traceback.format_exc(limit=-3)
+        return ""
 
 
 def run_cells(
@@ -119,6 +160,32 @@ def _engine(
         run_jobs(todo, engine, log.start, log.end)
 
     return run
+
+
+Start = Callable[[Job], None]
+End = Callable[[Job, str], None]
+
+
+def run_jobs(todo: Sequence[Job], engine: Engine, start: Start, end: End) -> None:
+    """Run cells where an engine does; results are written by whoever runs them."""
+    if todo:
+        todo[0].out.mkdir(parents=True, exist_ok=True)
+    with closing(run_each(run_job, todo, engine, _died, start)) as problems:
+        for job, problem in problems:
+            end(job, problem)
+
+
+def run_job(job: Job) -> str:
+    """Run a cell, perhaps on another machine; returns what went wrong, or nothing."""
+    if not job.out.is_dir():
+        return (
+            f"{job.out}: not there on {os.uname().nodename}. All machines must share this folder."
+        )
+    return job.run()
+
+
+def _died(job: Job, reason: str) -> str:
+    return reason or DIED
 
 
 def _jobs(

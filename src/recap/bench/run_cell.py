@@ -25,7 +25,7 @@ from recap.progress import Progress
 from recap.scoring.detector import Detector, load_detector
 from recap.scoring.evaluate import Measured, measure, need_both_classes, shared_with_support
 from recap.scoring.fit import fit_sources, fit_support
-from recap.types import CLASSES, FloatArray, Prediction, Sample
+from recap.types import CLASSES, Prediction, Sample
 
 
 def run_cell(
@@ -135,8 +135,10 @@ def result_of(detector: Detector, samples: Sequence[Sample], measured: Measured)
     drift: dict[str, Any] = {}
     for label in (False, True):
         moved = [p.drift for s, p in pairs if s.abnormal == label and p.drift is not None]
-        drift[CLASSES[label]] = _mean(moved) if moved else None
-    drift["bound"] = _drift_bound(detector)
+        each = [torch.from_numpy(values) for values in moved]
+        drift[CLASSES[label]] = torch.stack(each).mean(dim=0).tolist() if each else None
+    bound = detector.model.drift_bound()
+    drift["bound"] = None if bound is None else bound.tolist()
     return {
         "metrics": metrics,
         "pixel_error_bound": measured.pixel_error_bound,
@@ -147,15 +149,6 @@ def result_of(detector: Detector, samples: Sequence[Sample], measured: Measured)
         "images": [_row(sample, said) for sample, said in pairs],
         "drift": drift,
     }
-
-
-def _mean(drifts: Sequence[FloatArray]) -> Any:
-    return torch.stack([torch.from_numpy(drift) for drift in drifts]).mean(dim=0).tolist()
-
-
-def _drift_bound(detector: Detector) -> Any:
-    bound = detector.model.drift_bound()
-    return None if bound is None else bound.tolist()
 
 
 def _row(sample: Sample, said: Prediction) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import Any, NamedTuple, TypedDict
 
-from recap.bench.published import PublishedCell, caveats_for, load_published
+from recap.bench.published import caveats_for, load_published
 from recap.bench.table_cells import ResultCell, under_paper_names
 from recap.bench.table_model import (
     Cell,
@@ -94,10 +94,15 @@ def speed_text(rows: Sequence[SpeedRow]) -> str:
     lines = [list(HEADS)]
     for _, group in groupby(rows, key=lambda row: row["input_px"]):
         same_size = list(group)
-        lines += [_encoder_line(same_size[0]), *map(_line, same_size)]
+        bare = same_size[0]
+        spread = f"{bare['encoder_ms_mean']:.1f} ± {bare['encoder_ms_std']:.1f}"
+        times = [spread, f"{bare['encoder_ms_median']:.1f}", "1.000", "", ""]
+        lines.append(["bare encoder", "", str(bare["input_px"]), "", *times])
+        lines += map(_line, same_size)
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    random = " (random weights)" if first["settings"]["encoder"]["random_weights"] else ""
     about = (
-        f"{first['encoder']}{_random(first)}, {first['device']}, threads: {first['threads']}, "
+        f"{first['encoder']}{random}, {first['device']}, threads: {first['threads']}, "
         f"torch {first['torch_version']}, preset {first['settings']['preset']}, batch 1, "
         f"{first['runs']} rounds after {first['warmup']}"
     )
@@ -117,16 +122,6 @@ def _line(row: SpeedRow) -> list[str]:
         f"{low:.3f}–{high:.3f}",
         "–" if cpu is None else f"{cpu:.3f}",
     ]
-
-
-def _encoder_line(row: SpeedRow) -> list[str]:
-    spread = f"{row['encoder_ms_mean']:.1f} ± {row['encoder_ms_std']:.1f}"
-    median = f"{row['encoder_ms_median']:.1f}"
-    return ["bare encoder", "", str(row["input_px"]), "", spread, median, "1.000", "", ""]
-
-
-def _random(row: SpeedRow) -> str:
-    return " (random weights)" if row["settings"]["encoder"]["random_weights"] else ""
 
 
 def _aligned(line: Sequence[str], widths: Sequence[int]) -> str:
@@ -160,27 +155,25 @@ def efficiency_table(results: Iterable[ResultCell] = ()) -> Table:
     Metrics of our results: input_px, params (what the method adds), latency_ms_mean,
     latency_ms_std, ratio_to_encoder and, where known, encoder_params.
     """
-    published = _published()
+    published: dict[_Place, dict[str, Number]] = {}
+    for cell in load_published():
+        if cell.table == "efficiency":
+            place = _Place(cell.shots, cell.method, cell.backbone, PAPER_INPUT_PX)
+            published.setdefault(place, {})[cell.metric] = Number(cell.value, cell.std)
     ours = _ours(results, published)
     rows: list[Row] = []
     for shots in sorted({place.shots for place in (*published, *ours)}):
         places = [place for place in {**published, **ours} if place.shots == shots]
-        block = [_row(place, ours.get(place, {}), published.get(place, {})) for place in places]
+        block = []
+        for place in places:
+            method = Label(place.method, caveats_for("efficiency", "row", place.method))
+            rest = (Label(place.backbone), Label(str(place.input_px)))
+            own, theirs = ours.get(place, {}), published.get(place, {})
+            cells = tuple(Cell(own.get(name), theirs.get(name)) for name in SHOWN_METRICS)
+            block.append(Row((Label(str(shots)), method, *rest), cells))
         rows += rank_down(block, COLUMNS)
     title = Label("Parameters and inference time", caveats_for("efficiency", "table"))
     return Table("efficiency", title, STUBS, COLUMNS, tuple(rows))
-
-
-def _published() -> dict[_Place, dict[str, Number]]:
-    found: dict[_Place, dict[str, Number]] = {}
-    for cell in load_published():
-        if cell.table == "efficiency":
-            found.setdefault(_place(cell), {})[cell.metric] = Number(cell.value, cell.std)
-    return found
-
-
-def _place(cell: PublishedCell) -> _Place:
-    return _Place(cell.shots, cell.method, cell.backbone, PAPER_INPUT_PX)
 
 
 def _ours(
@@ -208,13 +201,3 @@ def _numbers(metrics: Mapping[str, float | None]) -> dict[str, Number]:
     return {
         name: Number(value, spread.get(name)) for name, value in values.items() if value is not None
     }
-
-
-def _row(place: _Place, ours: Mapping[str, Number], published: Mapping[str, Number]) -> Row:
-    labels = (
-        Label(str(place.shots)),
-        Label(place.method, caveats_for("efficiency", "row", place.method)),
-        Label(place.backbone),
-        Label(str(place.input_px)),
-    )
-    return Row(labels, tuple(Cell(ours.get(name), published.get(name)) for name in SHOWN_METRICS))

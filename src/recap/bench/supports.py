@@ -157,7 +157,14 @@ def refuse_other_images(
 
     @cache  # many cells are measured on one domain
     def present(dataset: str) -> Names | None:
-        return _present(by_name[dataset], exclude)
+        domain = by_name[dataset]
+        try:
+            samples = domain.test()
+        except InputError:  # cells that are still to run will tell
+            return None
+        listed = exclude.images.get(domain.name, {}) if exclude else {}
+        kept = [sample for sample in samples if relative_path(sample.path, domain) not in listed]
+        return Counter((sample.path.name, sample.abnormal) for sample in kept)
 
     for file, result in results:
         cell = result["cell"]
@@ -192,13 +199,3 @@ def refuse_other_supports(
                 f"longer gives: {gone[0] if gone else 'its order'} is not in today's draw. Choose "
                 "another --out; or remove this file, and the others of this data set, to run again."
             )
-
-
-def _present(domain: Domain, exclude: Exclusions | None) -> Names | None:
-    try:
-        samples = domain.test()
-    except InputError:  # cells that are still to run will tell
-        return None
-    listed = exclude.images.get(domain.name, {}) if exclude else {}
-    kept = [sample for sample in samples if relative_path(sample.path, domain) not in listed]
-    return Counter((sample.path.name, sample.abnormal) for sample in kept)

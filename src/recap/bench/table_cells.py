@@ -1,4 +1,4 @@
-"""Where the tables' numbers come from: the paper's and ours, under one set of names."""
+"""Sources of the tables' numbers: the paper's and ours, under one set of names."""
 
 import math
 import re
@@ -94,9 +94,13 @@ class CellSource:
     def cell(self, key: Key) -> Cell:
         """Our mean over seeds beside the published number."""
         theirs = self.published.get(key)
+        published = None
+        if theirs:
+            seeds = PUBLISHED_SEEDS if theirs.table == "seeds" else None
+            published = Number(theirs.value, theirs.std, seeds)
         return Cell(
             ours=mean_over_seeds(self.ours.get(key, ())),
-            published=_published(theirs) if theirs else None,
+            published=published,
             violation=self.violations.get(theirs) if theirs else None,
         )
 
@@ -233,7 +237,3 @@ def mean_over_seeds(values: Sequence[float]) -> Number | None:
         return None
     spread = stdev(values) if len(values) > 1 else None
     return Number(fmean(values), spread, seeds=len(values))
-
-
-def _published(cell: PublishedCell) -> Number:
-    return Number(cell.value, cell.std, PUBLISHED_SEEDS if cell.table == "seeds" else None)

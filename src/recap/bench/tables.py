@@ -103,10 +103,13 @@ def components_table(results: Iterable[ResultCell] = ()) -> Table:
     """The 4-shot AUROC without the memory bank, the conditioning or the layer fusion."""
     source = cell_source("components", results, shots=ABLATION_SHOTS)
     columns, keys = _task_columns(source, [ABLATION_SHOTS])
-    rows = [
-        _row(source, (variant, *_parts(variant)), [key._replace(method=variant) for key in keys])
-        for variant in source.methods()
-    ]
+    rows = []
+    for variant in source.methods():
+        # A tick for each component that a variant of the paper keeps.
+        known = variant == "ReCAP" or variant.startswith("w/o ")
+        parts = ("✓" if known and not variant.endswith(f" {part}") else "" for part in COMPONENTS)
+        own = [key._replace(method=variant) for key in keys]
+        rows.append(_row(source, (variant, *parts), own))
     stubs = ("Variant", *COMPONENTS)
     title = f"Components, {ABLATION_SHOTS}-shot AUROC (%)"
     return _table(source, "components", title, stubs, columns, rank_down(rows, columns))
@@ -179,26 +182,21 @@ def _accuracy_labels(
 def _task_columns(source: CellSource, shots: Sequence[int]) -> tuple[list[Column], list[Key]]:
     """Image and pixel AUROC of each data set (and shots, where several), and what they show."""
     several = len(shots) > 1
+    present = {
+        (key.dataset, key.level, key.metric, key.shots if several else None)
+        for key in (*source.published, *source.ours)
+    }
     columns, keys = [], []
     for k in shots:
         for dataset in source.datasets():
             notes = caveats_for(source.table, "dataset", dataset, k) + source.split_notes(dataset)
-            name = f"{_setting(k)} {dataset}" if several else dataset
+            setting = f"{k}-shot" if k else "Zero-shot"
+            name = f"{setting} {dataset}" if several else dataset
             for level, task in TASK_NAMES.items():
-                if _appears(source, dataset, level, k if several else None):
+                if (dataset, level, "auroc", k if several else None) in present:
                     columns.append(Column(Label(task), Label(name, notes)))
                     keys.append(Key(k, "", "", dataset, level, "auroc"))
     return columns, keys
-
-
-def _appears(source: CellSource, dataset: str, level: Level, shots: int | None) -> bool:
-    return any(
-        key.dataset == dataset
-        and key.level == level
-        and key.metric == "auroc"
-        and shots in (None, key.shots)
-        for key in (*source.published, *source.ours)
-    )
 
 
 def _row(source: CellSource, labels: Sequence[str], keys: Sequence[Key]) -> Row:
@@ -216,16 +214,6 @@ def _row(source: CellSource, labels: Sequence[str], keys: Sequence[Key]) -> Row:
 
 def _filled(row: Row) -> bool:
     return any(cell.ours or cell.published for cell in row.cells)
-
-
-def _setting(shots: int) -> str:
-    return f"{shots}-shot" if shots else "Zero-shot"
-
-
-def _parts(variant: str) -> list[str]:
-    """A tick for each component that a variant of the paper keeps."""
-    known = variant == "ReCAP" or variant.startswith("w/o ")
-    return ["✓" if known and not variant.endswith(f" {part}") else "" for part in COMPONENTS]
 
 
 def _table(

@@ -1,4 +1,4 @@
-"""What `recap bench speed` times: methods as they stand after fitting, without the fitting.
+"""Methods for `recap bench speed` to time: as they stand after fitting, without the fitting.
 
 Memories, texts and directions are noise, which costs as much as data.
 """

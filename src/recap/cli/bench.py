@@ -1,11 +1,12 @@
 """`recap bench`: the benchmark as commands."""
 
+import json
 from pathlib import Path
 from typing import Annotated, get_args
 
 import typer
 
-from recap.cli.bars import bars
+from recap._files import write_atomic
 from recap.cli.bench_options import (
     Data,
     Datasets,
@@ -22,9 +23,9 @@ from recap.cli.bench_options import (
     read_grid,
     tell_failures,
 )
-from recap.cli.bench_speed import speed_command
 from recap.cli.bench_studies import ablate, sweep
-from recap.cli.options import Config, Overrides, OwnPreset
+from recap.cli.options import Config, Device, Overrides, OwnPreset, RandomWeights, settings_from
+from recap.cli.terminal import bars
 from recap.errors import InputError, SettingsError, counted
 
 app = typer.Typer(
@@ -207,6 +208,73 @@ def pack(
 
 
 # Help lists commands as they are registered: here in the order of use.
+
+
+def speed_command(
+    encoder: Annotated[str | None, typer.Option(help="A named encoder, folder or hub id.")] = None,
+    random_weights: RandomWeights = False,
+    methods: Annotated[
+        str,
+        typer.Option(
+            help="With commas, or all. normal_only and nearest need shots and are skipped at 0."
+        ),
+    ] = "recap,nearest,static",
+    shots: Annotated[str, typer.Option(help="Images in the memory; 0 is zero-shot.")] = "0,4,16",
+    input_px: Annotated[
+        str | None, typer.Option(help="Input sizes, with commas: 240,518 (240).")
+    ] = None,
+    runs: Annotated[int, typer.Option(min=2, help="Rounds that are kept.")] = 100,
+    warmup: Annotated[int, typer.Option(min=0, help="Rounds before them.")] = 20,
+    threads: Annotated[
+        int | None, typer.Option(min=1, help="Processor threads (as torch chooses).")
+    ] = None,
+    device: Device = "auto",
+    coreset: Annotated[
+        int | None, typer.Option(min=1, help="At most this many rows of memory.")
+    ] = None,
+    preset: OwnPreset = None,
+    config: Config = None,
+    overrides: Overrides = None,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", metavar="FILE", help="Also write the rows as JSON.")
+    ] = None,
+    published: Annotated[
+        bool, typer.Option("--published", help="Also print the paper's table, ours beside it.")
+    ] = False,
+) -> None:
+    """Print parameters, and latency as a ratio to the encoder's.
+
+    Timed is pixels to score and map (batch 1); no data and no fitting is needed. In every round
+    each model and the encoder alone run once; the ratio is the median over the rounds of their
+    times, and beside it that of processor time, which other work on the machine disturbs least.
+    """
+    from recap.bench.cells import parse_numbers
+    from recap.bench.render import render
+    from recap.bench.speed import measure_speed
+    from recap.bench.speed_table import efficiency_table, speed_cells, speed_text
+
+    chosen = {"name": encoder, "random_weights": random_weights or None}
+    settings = settings_from(preset, config, overrides, encoder=chosen, memory={"coreset": coreset})
+    sizes = parse_numbers(input_px) if input_px else [settings.encoder.input_px]
+    with bars() as report:
+        rows = measure_speed(
+            methods.split(","),
+            parse_numbers(shots),
+            sizes,
+            settings,
+            runs=runs,
+            warmup=warmup,
+            threads=threads,
+            device=device,
+            progress=report,
+        )
+    typer.echo(speed_text(rows))
+    if published:
+        typer.echo("\n" + render([efficiency_table(speed_cells(rows))], "md"))
+    if json_file:
+        write_atomic(json_file, json.dumps(rows, indent=1) + "\n")
+
+
 app.command()(compare)
 app.command()(ablate)
 app.command()(sweep)

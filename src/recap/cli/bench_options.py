@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, get_args
 import typer
 
 from recap.cli.options import method_settings
-from recap.cli.words import printable, unmatched_exclusions
+from recap.cli.terminal import printable, unmatched_exclusions
 from recap.errors import InputError, SettingsError
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from recap.bench.cells import Cell, how_far
 from recap.bench.run import Outcome, Watcher
-from recap.cli.bars import STAGES
+from recap.cli.terminal import STAGES
 from recap.errors import counted
 
 if TYPE_CHECKING:

@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from recap._files import check_place
-from recap.cli.bars import bars
 from recap.cli.options import Axis, Device, RandomWeights, Runtime, Window
-from recap.cli.words import printable
+from recap.cli.terminal import bars, printable
 from recap.errors import RecapError
 
 if TYPE_CHECKING:
@@ -129,7 +128,7 @@ def _left_out(reasons: list[str]) -> list[str]:
 
 
 def _stale_graphs(folder: Path, calibration: "Calibration") -> list[str]:
-    """Which graphs decide as before; recap itself decides by the new calibration."""
+    """Name the graphs that decide as before; recap itself decides by the new calibration."""
     from recap.runtime.record import exports, remedy
     from recap.scoring.bundle_folder import Bundle
 

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from recap.cli.bars import bars
+from recap.cli.terminal import bars
 
 
 def demo_command(

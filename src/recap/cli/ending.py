@@ -1,4 +1,4 @@
-"""How a command ends when it is told to: as by Ctrl-C, with nothing left behind.
+"""Ending a command when it is told to: as by Ctrl-C, with nothing left behind.
 
 A process that a signal just kills leaves its scratch folders, and these may hold images of patients
 that were unpacked.

@@ -8,9 +8,8 @@ from typing import Annotated, Any
 import typer
 
 from recap._files import check_file, write_atomic
-from recap.cli.bars import bars
 from recap.cli.options import Device, RandomWeights, Runtime
-from recap.cli.words import printable, unmatched_exclusions
+from recap.cli.terminal import bars, printable, unmatched_exclusions
 from recap.errors import some
 
 

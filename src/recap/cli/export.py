@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from recap.cli.bars import bars
 from recap.cli.options import RandomWeights
+from recap.cli.terminal import bars
 from recap.errors import RecapError
 
 if TYPE_CHECKING:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from recap._files import alone, check_place, make_folder
-from recap.cli.bars import bars
 from recap.cli.options import (
     Config,
     Device,
@@ -20,6 +19,7 @@ from recap.cli.options import (
     check_window,
     method_settings,
 )
+from recap.cli.terminal import bars
 from recap.errors import RecapError, counted
 
 if TYPE_CHECKING:
@@ -231,14 +231,16 @@ def _finish(detector: "Detector", out: Path, work_dir: Path, pictures: Mapping[i
     typer.echo(card.statement)
     if assumed := _assumed(card):
         typer.echo(assumed)
-    _name_next_steps(out)
+    bundle = shlex.quote(str(out))
+    typer.echo(f"Threshold:  recap calibrate {bundle} --normal OTHER_NORMAL_IMAGES")
+    typer.echo(f"New images: recap score {bundle} NEW_IMAGES --out results --report")
     if pictures:
         shown = counted(len(pictures), "normal image")
         typer.echo(f"It holds small pictures of {shown}: images of patients.")
 
 
 def _assumed(card: "Card") -> str | None:
-    """What was assumed of the encoder, in words."""
+    """Say what was assumed of the encoder."""
     from recap.encoders._cache import assumed_normalisation
     from recap.encoders.weights import status
 
@@ -247,9 +249,3 @@ def _assumed(card: "Card") -> str | None:
         return None
     folder = status(card.encoder.name).folder
     return None if folder is None else assumed_normalisation(card.encoder.name, folder)
-
-
-def _name_next_steps(out: Path) -> None:
-    bundle = shlex.quote(str(out))
-    typer.echo(f"Threshold:  recap calibrate {bundle} --normal OTHER_NORMAL_IMAGES")
-    typer.echo(f"New images: recap score {bundle} NEW_IMAGES --out results --report")

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from recap.cli.options import Config, Overrides, Preset, method_settings
-from recap.cli.words import printable
+from recap.cli.terminal import printable
 from recap.errors import RecapError
 
 
@@ -62,7 +62,7 @@ def _refuse_ignored(bundle: Path | None, settings: bool, given: list[str]) -> No
 
 
 def installation() -> dict[str, Any]:
-    """What somebody who wants to help needs to know."""
+    """Gather what somebody who wants to help needs to know."""
     import torch
 
     from recap.encoders.weights import cache_dir, known_names, status

@@ -16,15 +16,12 @@ from recap.cli import (
     export,
     fit,
     info,
-    listen,
-    recover,
-    report,
     score,
     serve,
     weights,
 )
 from recap.cli.ending import REASONS, orderly_end
-from recap.cli.words import printable
+from recap.cli.terminal import printable
 from recap.errors import EXIT_CODES, RecapError, code_of
 
 app = typer.Typer(
@@ -61,11 +58,11 @@ app.command("fit")(fit.fit_command)
 app.command("score")(score.score_command)
 app.command("calibrate")(calibrate.calibrate_command)
 app.command("evaluate")(evaluate.evaluate_command)
-app.command("report")(report.report_command)
+app.command("report")(score.report_command)
 app.command("export")(export.export_command)
 app.command("serve")(serve.serve_command)
-app.command("recover")(recover.recover_command)
-app.command("listen")(listen.listen_command)
+app.command("recover")(serve.recover_command)
+app.command("listen")(serve.listen_command)
 app.command("info")(info.info_command)
 app.command("demo")(demo.demo_command)
 app.add_typer(weights.app, name="weights")

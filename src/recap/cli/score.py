@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from recap.cli.bars import bars
 from recap.cli.options import Axis, Device, RandomWeights, Runtime, Window
-from recap.cli.words import printable
+from recap.cli.terminal import bars, printable
 from recap.errors import InputError, SettingsError, counted
 
 if TYPE_CHECKING:
@@ -188,7 +187,7 @@ def _summarise(result: "FolderResult") -> None:
 
 
 def _decisions(rows: "list[Row]") -> list[str]:
-    """How many were called what, and why nothing was decided about the others."""
+    """Count what was called what, and say why nothing was decided about the others."""
     verdicts = Counter(row.decision for row in rows if row.decision)
     named = ", ".join(f"{count} {verdict}" for verdict, count in sorted(verdicts.items()))
     reasons = Counter(row.rule for row in rows if not row.decision)
@@ -211,3 +210,26 @@ def _show_some(lines: list[str], more: str) -> None:
         typer.echo(f"  {printable(line)}", err=True)
     if len(lines) > SHOWN:
         typer.echo(f"  and {len(lines) - SHOWN} more: {more}", err=True)
+
+
+def report_command(
+    out: Annotated[
+        Path, typer.Argument(metavar="OUT", help="A folder that `recap score --out` wrote.")
+    ],
+    parquet: Annotated[
+        bool, typer.Option("--parquet", help="Also write scores.parquet (extra `tables`).")
+    ] = False,
+) -> None:
+    """Write the page of a scored folder again: OUT/report.html.
+
+    One page with the table, histogram, pictures, regions, and why. It needs neither the detector
+    nor the images. Pictures with a map that can be faded, and the explanations, are there if the
+    folder was scored with --report.
+    """
+    from recap.report.page import write_score_page
+
+    if parquet:
+        from recap.results.table import PARQUET, read_rows, write_parquet
+
+        write_parquet(read_rows(out / "scores.csv"), out / PARQUET)
+    typer.echo(write_score_page(out))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from recap.cli.bars import bars
+from recap.cli.terminal import bars
 
 if TYPE_CHECKING:
     from recap.encoders.weights import Check, EncoderFiles, Status

@@ -51,7 +51,7 @@ class DomainAudit:
 
     @property
     def patients_on_both_sides(self) -> list[str]:
-        """Whom the pool and the test split share."""
+        """The patients that the pool and the test split share."""
         shared = {finding.test for finding in self.leaks if finding.kind == LEAKS[-1]}
         return sorted({image.patient for image in self.test if image.path in shared})
 
@@ -202,7 +202,9 @@ def exclusion_list(report: AuditReport, kinds: Collection[Kind] = LEAKS) -> str:
         digests = {image.path: image.fingerprint.sha256 for image in audited.test}
         for path, finding in _reasons(audited, kinds).items():
             entry = entry_of(path, audited.domain)
-            lines.append(f"# {finding.kind}: {_reason(finding, audited)}")
+            score = "" if finding.score is None else f", score {finding.score:.3f}"
+            pool = "" if finding.pool is None else entry_of(finding.pool, audited.domain)
+            lines.append(f"# {finding.kind}: {pool} ({finding.detail}{score})")
             lines.append(f"{entry}\t{digests[path]}" if digests[path] else entry)
     return "\n".join(lines) + "\n"
 
@@ -235,15 +237,13 @@ def _counts(audited: DomainAudit) -> Iterator[str]:
             yield f"  {kind}: {counts[kind]}{note}"
     # Nothing was compared with these, so that a leak may hide in them.
     unreadable = [note for note in audited.notes if note.kind == "unreadable"]
-    yield from (f"    {_named(note, audited.domain)}" for note in unreadable[:SHOWN])
+    for found in unreadable[:SHOWN]:
+        path = found.test or found.pool
+        assert path is not None
+        why = found.detail.removeprefix(f"{path}: ")
+        yield f"    {entry_of(path, audited.domain)}: {why}"
     if len(unreadable) > SHOWN:
         yield f"    … and {len(unreadable) - SHOWN} more ({TABLE})"
-
-
-def _named(note: Finding, domain: Domain) -> str:
-    path = note.test or note.pool
-    assert path is not None
-    return f"{entry_of(path, domain)}: {note.detail.removeprefix(f'{path}: ')}"
 
 
 def _reasons(audited: DomainAudit, kinds: Collection[Kind]) -> dict[Path, Finding]:
@@ -253,9 +253,3 @@ def _reasons(audited: DomainAudit, kinds: Collection[Kind]) -> dict[Path, Findin
         if finding.kind in kinds and finding.test is not None:
             strongest.setdefault(finding.test, finding)
     return {image.path: strongest[image.path] for image in audited.test if image.path in strongest}
-
-
-def _reason(finding: Finding, audited: DomainAudit) -> str:
-    score = "" if finding.score is None else f", score {finding.score:.3f}"
-    pool = "" if finding.pool is None else entry_of(finding.pool, audited.domain)
-    return f"{pool} ({finding.detail}{score})"

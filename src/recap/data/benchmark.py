@@ -72,7 +72,14 @@ class Domain:
         if not files.normal and not files.abnormal and split != "train":
             raise InputError(no_images(self, split))
         self._refuse_other_kinds(files, split)
-        masks = _match(files) if files.abnormal else {}
+        masks: dict[Path, Path] = {}
+        if files.abnormal and files.mask_folders:
+            if len(files.mask_folders) > 1:
+                raise InputError(
+                    f"{files.mask_folders[0].parent}: has several mask folders "
+                    f"({name_some(files.mask_folders)}). Keep one."
+                )
+            masks = match_masks(files.abnormal, files.mask_folders[0])
         return [Sample(path, abnormal=False, domain=self.name) for path in files.normal] + [
             Sample(path, abnormal=True, mask=masks.get(path), domain=self.name)
             for path in files.abnormal
@@ -112,21 +119,17 @@ def read_domain(path: Path) -> Domain:
 def layout_of(path: Path) -> Layout | None:
     """Tell the layout of a folder or file; None where it is no data set."""
     try:
-        return _layout(path)
+        if path.is_file():
+            return "manifest" if path.suffix.lower() == ".csv" else None
+        labels = (path / split / kind for split in ("valid", "test") for kind in ("good", "Ungood"))
+        if any(folder.is_dir() for folder in labels):
+            return "benchmark"
+        return "folders" if any((path / kind).is_dir() for kind in CLASSES) else None
     except PermissionError as error:
         # The system names a folder that is looked for in it, which need not be there.
         raise InputError(
             f"{path}: this folder cannot be read ({error.strerror}). Allow it or move it."
         ) from error
-
-
-def _layout(path: Path) -> Layout | None:
-    if path.is_file():
-        return "manifest" if path.suffix.lower() == ".csv" else None
-    labels = (path / split / label for split in ("valid", "test") for label in ("good", "Ungood"))
-    if any(folder.is_dir() for folder in labels):
-        return "benchmark"
-    return "folders" if any((path / kind).is_dir() for kind in ("normal", "abnormal")) else None
 
 
 def find_domains(root: Path) -> list[Domain]:
@@ -173,7 +176,14 @@ def paper_order(name: str) -> tuple[int, str]:
 def list_split(root: Path, layout: Layout, split: Split) -> Listing:
     """List the images of a split and find its mask folders; what is not there is empty."""
     if layout == "folders":
-        return _list_folders(root) if split == "pool" else Listing([], [], [])
+        if split != "pool":
+            return Listing([], [], [])
+        normal, abnormal = (
+            sorted(filter(is_labelled_image, walk(root / name)), key=natural_key)
+            for name in CLASSES
+        )
+        place = mask_place(root, "folders", "pool")
+        return Listing(normal, abnormal, [place] if place.is_dir() else [])
     folder = root / SPLIT_FOLDERS[split]
     if split == "train":
         return Listing(_images(folder / "good"), [], [])
@@ -192,14 +202,6 @@ def mask_place(root: Path, layout: Layout, split: Split) -> Path:
     return root / SPLIT_FOLDERS[split] / "Ungood" / MASK_FOLDERS[0]
 
 
-def _list_folders(root: Path) -> Listing:
-    normal, abnormal = (
-        sorted(filter(is_labelled_image, walk(root / name)), key=natural_key) for name in CLASSES
-    )
-    masks = mask_place(root, "folders", "pool")
-    return Listing(normal, abnormal, [masks] if masks.is_dir() else [])
-
-
 def _images(label_folder: Path) -> list[Path]:
     """List `img/*`, or the folder's own files where there is no `img`."""
     folder = label_folder / "img" if (label_folder / "img").is_dir() else label_folder
@@ -207,15 +209,6 @@ def _images(label_folder: Path) -> list[Path]:
         return []
     found = [f for f in folder.iterdir() if not f.name.startswith(".") and is_labelled_image(f)]
     return sorted(found, key=natural_key)
-
-
-def _match(files: Listing) -> dict[Path, Path]:
-    if len(files.mask_folders) > 1:
-        raise InputError(
-            f"{files.mask_folders[0].parent}: has several mask folders "
-            f"({name_some(files.mask_folders)}). Keep one."
-        )
-    return match_masks(files.abnormal, files.mask_folders[0]) if files.mask_folders else {}
 
 
 def no_images(domain: Domain, split: Split) -> str:

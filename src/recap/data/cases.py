@@ -26,7 +26,7 @@ ALONE_BYTES = 10**9
 Skipped = tuple[Path, str]
 """A file that is no case, or a folder without any, and why."""
 _OWN_OUTPUT = "a detector or results of recap, with pictures of its own"
-"""Why a folder is left alone; every other reason is one about a file."""
+"""The reason why a folder is left alone; every other reason is one about a file."""
 
 
 class NoCasesError(InputError, code="empty"):
@@ -52,7 +52,7 @@ class Found:
     unpacked: Unpacked | None = None
     """Where it came from, if out of an archive."""
     problem: str = ""
-    """Why it cannot be opened, where that is known already."""
+    """The reason why it cannot be opened, where that is known already."""
 
     @property
     def path(self) -> str:
@@ -113,7 +113,8 @@ def find_cases(paths: Sequence[Path], scratch: Path, leave_out: Sequence[Path] =
             raise InputError(f"{path}: {not_there(path, 'file or folder')}")
         found = _search(path, scratch, leave_out)
         # Two folders may hold the same names.
-        prefix = f"{number + 1}-{_folder_name(path)}/" if len(paths) > 1 else ""
+        folder = (path.name if path.is_dir() else path.parent.name) or "root"
+        prefix = f"{number + 1}-{folder}/" if len(paths) > 1 else ""
         cases += [replace(case, name=prefix + case.name) for case in found.cases]
         skipped += found.skipped
     if not cases:
@@ -252,7 +253,3 @@ def count_skipped(skipped: Sequence[Skipped]) -> str:
     folders = sum(reason == _OWN_OUTPUT for _, reason in skipped)
     counts = {"folder": folders, "other file": len(skipped) - folders}
     return " and ".join(counted(number, word) for word, number in counts.items() if number)
-
-
-def _folder_name(path: Path) -> str:
-    return (path.name if path.is_dir() else path.parent.name) or "root"

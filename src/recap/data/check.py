@@ -161,14 +161,16 @@ def _survey(
         report.problems.append(Problem("layout", str(path), "no images in its folders"))
     extra = sorted(file for file in walk(path) if file not in seen)
     # Such as more-normal/, to calibrate with; a benchmark's other folders hold its own extras.
-    further = [f for f in extra if layout == "folders" and _is_further(f, path)]
+    further = [
+        file
+        for file in extra
+        if layout == "folders"
+        and file.relative_to(path).parts[0] not in PLAIN_FOLDERS
+        and is_labelled_image(file)
+    ]
     report.further = _by_folder(further, path)
     report.ignored = _by_folder(sorted(set(extra) - set(further)), path)
     return {split: samples for split, samples in found.items() if samples}, further
-
-
-def _is_further(file: Path, root: Path) -> bool:
-    return file.relative_to(root).parts[0] not in PLAIN_FOLDERS and is_labelled_image(file)
 
 
 def _by_folder(files: Iterable[Path], root: Path) -> dict[str, int]:
@@ -289,7 +291,11 @@ def _mask_problems(path: Path, size_hw: tuple[int, int]) -> Iterable[Problem]:
 
 
 def _add_counts(report: DataReport, found: dict[Split, list[Sample]]) -> None:
-    patients = _find_patients(report, found)
+    patients: dict[Split, set[str]] = {}
+    try:
+        patients = {split: {*map(known_patient, all_)} - {""} for split, all_ in found.items()}
+    except InputError as error:  # the data set's own index of patients is damaged
+        report.problems.append(Problem("layout", report.root, str(error)))
     for split, samples in found.items():
         labels = Counter(CLASSES[sample.abnormal] for sample in samples)
         report.images[split] = {label: labels[label] for label in CLASSES}
@@ -297,14 +303,6 @@ def _add_counts(report: DataReport, found: dict[Split, list[Sample]]) -> None:
         report.patients[split] = len(patients.get(split, ()))
     both = patients.get("pool", set()) & patients.get("test", set())
     report.patients_in_pool_and_test = sorted(both)
-
-
-def _find_patients(report: DataReport, found: dict[Split, list[Sample]]) -> dict[Split, set[str]]:
-    try:
-        return {split: {*map(known_patient, samples)} - {""} for split, samples in found.items()}
-    except InputError as error:  # the data set's own index of patients is damaged
-        report.problems.append(Problem("layout", report.root, str(error)))
-        return {}
 
 
 def _duplicates(places: Sequence[tuple[str, Sample]], digests: Sequence[str]) -> Iterable[Problem]:

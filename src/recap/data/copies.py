@@ -70,7 +70,12 @@ def read_fingerprints(
     try:
         cache.parent.mkdir(parents=True, exist_ok=True)
         with closing(sqlite3.connect(cache, timeout=30)) as store:
-            return _all(paths, _prepared(store), workers, progress)
+            if store.execute("PRAGMA user_version").fetchone()[0] != _FORMAT:
+                store.execute("DROP TABLE IF EXISTS seen")
+                store.execute(f"PRAGMA user_version = {_FORMAT}")
+            store.execute(_TABLE)
+            store.commit()
+            return _all(paths, store, workers, progress)
     except sqlite3.Error as error:
         raise InputError(f"{cache}: cannot be used ({error}). Delete it; it is remade.") from error
 
@@ -112,15 +117,6 @@ def _stamp(path: Path) -> tuple[int, int]:
 def _key(path: Path) -> bytes:
     """A file's path as the system has it: names need not be text, which SQLite insists on."""
     return os.fsencode(path.absolute())
-
-
-def _prepared(store: sqlite3.Connection) -> sqlite3.Connection:
-    if store.execute("PRAGMA user_version").fetchone()[0] != _FORMAT:
-        store.execute("DROP TABLE IF EXISTS seen")
-        store.execute(f"PRAGMA user_version = {_FORMAT}")
-    store.execute(_TABLE)
-    store.commit()
-    return store
 
 
 def _recall(

@@ -1,4 +1,4 @@
-"""Whom an image shows: from the data set's own index, the benchmark's file names, or DICOM."""
+"""The patient of an image: from the data set's own index, the benchmark's file names, or DICOM."""
 
 import csv
 import re
@@ -63,7 +63,7 @@ class Index(NamedTuple):
     by_name: dict[str, list[Entry]]
 
     def patient(self, relative: Path) -> str:
-        """Whom a file shows; "" where no row tells, or several tell different things."""
+        """Find whom a file shows; "" where no row tells, or several tell different things."""
         if relative.as_posix() in self.by_path:
             return self.by_path[relative.as_posix()]
         folders = [name.casefold() for name in relative.parts[:-1]]
@@ -171,14 +171,11 @@ def _patient_id(path: Path, mtime_ns: int) -> str:
 
 
 def _parts(path: Path, domain: str) -> Mapping[str, str | None]:
-    stem, own = Path(path).stem, _BY_DOMAIN.get(_short_name(domain))
+    name = domain.removesuffix("_AD")
+    short = next((short for short, paper in PAPER_NAMES.items() if paper == name), name)
+    stem, own = Path(path).stem, _BY_DOMAIN.get(short)
     for pattern in (*_ANYWHERE, *([own] if own else ())):
         match = pattern.fullmatch(stem)
         if match:
             return match.groupdict()
     return {}
-
-
-def _short_name(domain: str) -> str:
-    name = domain.removesuffix("_AD")
-    return next((short for short, paper in PAPER_NAMES.items() if paper == name), name)

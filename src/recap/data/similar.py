@@ -71,7 +71,7 @@ class Fingerprint:
     pixels: str = ""
     """Digest of the decoded pixels: equal for the same picture in PNG and TIFF."""
     patient: str = ""
-    """Whom the file itself says it shows."""
+    """The patient that the file itself names."""
     thumb: Thumbs | None = None
     problem: str = ""
 
@@ -235,7 +235,9 @@ def find_matches(
 
 def measure(first: Thumbs, second: Thumbs) -> Yardstick:
     """Find what two lists of thumbnails share and how alike unrelated ones are."""
-    one, other = (structures(_sample(thumbs)) for thumbs in (first, second))
+    one, other = (
+        structures(thumbs[:: max(1, len(thumbs) // _SAMPLE)]) for thumbs in (first, second)
+    )
     shared = (one.sum(axis=0) + other.sum(axis=0)) / (len(one) + len(other) + _BLANKS)
     yardstick = Yardstick(shared, COPY, NEIGHBOUR)
     flat, flat_other = (yardstick.own(x).reshape(len(x), -1) for x in (one, other))
@@ -244,10 +246,6 @@ def measure(first: Thumbs, second: Thumbs) -> Yardstick:
     if pairs.size < _FEW_PAIRS or spread > ALIKE_SPREAD:
         return Yardstick(shared, COPY_AMONG_ALIKE, np.inf)
     return yardstick
-
-
-def _sample(thumbs: Thumbs) -> Thumbs:
-    return thumbs[:: max(1, len(thumbs) // _SAMPLE)]
 
 
 def _half_structures(thumbs: Thumbs) -> NDArray[np.float16]:

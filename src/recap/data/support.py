@@ -4,6 +4,7 @@ import hashlib
 import io
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +66,9 @@ def gather_support(
     """Support images from folders, lists of files, or lists of arrays."""
     parse_window(reading.window)
     given = [_listed(normal, "normal"), _listed(abnormal, "abnormal"), _listed(masks, "masks")]
-    kinds = {kind for images in given for kind in _are_paths(images)}
+    # A path alone stands for a folder; None for what is not given.
+    each = [images if isinstance(images, list) else [images] for images in given]
+    kinds = {isinstance(image, str | Path) for image in chain(*each) if image is not None}
     if len(kinds) == 2:
         raise InputError("Arrays and files cannot be mixed. Give lists of arrays throughout.")
     if kinds != {False}:
@@ -109,12 +112,6 @@ def _listed(given: Any, name: str) -> Any:
         )
     refuse_one_image(given, name)
     return list(given)
-
-
-def _are_paths(images: Any) -> set[bool]:
-    """Tell whether they are paths, without those that are not there."""
-    each = images if isinstance(images, list) else [images]
-    return {isinstance(image, str | Path) for image in each if image is not None}
 
 
 def _file_samples(normal: Any, abnormal: Any, masks: Any) -> list[Sample]:
@@ -169,7 +166,7 @@ def spread_over(count: int, most: int) -> list[int]:
 
 
 def supervised_maps(support: Sequence[SupportImage]) -> list[bool]:
-    """Whose maps are supervised: abnormal images with a mask and, if there are any, the normals."""
+    """Mark whose maps are supervised: abnormal images with a mask and, if any, the normals."""
     with_masks = any(item.mask is not None for item in support)
     return [item.mask is not None or (with_masks and not item.abnormal) for item in support]
 
@@ -177,16 +174,15 @@ def supervised_maps(support: Sequence[SupportImage]) -> list[bool]:
 def thumbnails(support: Sequence[SupportImage]) -> dict[int, bytes]:
     """Small 8-bit pictures (PNG) of the normal images, by their number in the bundle's list."""
     normal = [item.image for item in support if not item.abnormal]  # first in the list, as given
-    return {number: _thumbnail(image) for number, image in enumerate(normal)}
-
-
-def _thumbnail(image: Image) -> bytes:
-    levels = (np.clip(image.pixels, 0, 1) * 255).round().astype(np.uint8)
-    picture = PillowImage.fromarray(levels)
-    picture.thumbnail((THUMBNAIL_PX, THUMBNAIL_PX))
-    buffer = io.BytesIO()
-    picture.save(buffer, format="PNG", optimize=True)
-    return buffer.getvalue()
+    made = {}
+    for number, image in enumerate(normal):
+        levels = (np.clip(image.pixels, 0, 1) * 255).round().astype(np.uint8)
+        picture = PillowImage.fromarray(levels)
+        picture.thumbnail((THUMBNAIL_PX, THUMBNAIL_PX))
+        buffer = io.BytesIO()
+        picture.save(buffer, format="PNG", optimize=True)
+        made[number] = buffer.getvalue()
+    return made
 
 
 def _from_array(array: Any, mask: Any, abnormal: bool, name: str) -> SupportImage:

@@ -5,7 +5,7 @@ import json
 import os
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -110,7 +110,7 @@ def held_out_pool(domain: Domain, support: Support | None = None) -> list[Sample
 
 
 def known_patient(sample: Sample) -> str:
-    """Whom a sample shows, by its manifest, its file name or DICOM; empty where nothing says."""
+    """Find whom a sample shows, by manifest, file name or DICOM; empty where nothing says."""
     known = sample.patient or patient_of(sample.path, sample.domain)
     return known or stored_patient(sample.path)
 
@@ -257,19 +257,15 @@ def _as_list(support: Support) -> str:
     lines = []
     for letter, samples in (("n", support.normal), ("a", support.abnormal)):
         names = [sample.path.name for sample in samples]
-        _refuse_unlistable(names)
+        for name in names:
+            is_text = name.encode(errors="ignore").decode() == name
+            if name.split() != [name] or not is_text:
+                why = "separates names by spaces" if is_text else "is UTF-8, which this name is not"
+                raise InputError(
+                    f"{name!r}: the list {why}. Save the support set to a file that ends in .json."
+                )
         lines.append(" ".join([f"{letter}-0:", *names]))
     return "\n".join(lines) + "\n"
-
-
-def _refuse_unlistable(names: Iterable[str]) -> None:
-    for name in names:
-        is_text = name.encode(errors="ignore").decode() == name
-        if name.split() != [name] or not is_text:
-            why = "separates names by spaces" if is_text else "is UTF-8, which this name is not"
-            raise InputError(
-                f"{name!r}: the list {why}. Save the support set to a file that ends in .json."
-            )
 
 
 def _rank(draw: int, sample: Sample) -> bytes:
@@ -305,9 +301,18 @@ class Exclusions:
                 "The list was made for other data; audit this data set and use its own list."
             )
         for path, sha256 in listed.items():
-            self._check_digest(found[path].path, sha256)
+            file = found[path].path
+            if sha256 and sha256_of(file) != sha256:
+                raise InputError(
+                    f"{file}: is not the file that {self.source} was made for (its sha256 "
+                    "differs). Audit this data set and use its own list."
+                )
         kept = [sample for path, sample in found.items() if path not in listed]
-        self._check_classes(samples, kept, domain)
+        for abnormal in sorted({s.abnormal for s in samples} - {s.abnormal for s in kept}):
+            raise InputError(
+                f"{self.source}: leaves no {CLASSES[abnormal]} test images of {domain.name}. "
+                "Remove entries from the list; its comments say why each is there."
+            )
         return kept
 
     def unmatched(self, domain: Domain) -> list[str]:
@@ -323,22 +328,6 @@ class Exclusions:
             if name not in (domain.name, *names)
             for path in paths
         ]
-
-    def _check_digest(self, path: Path, sha256: str) -> None:
-        if sha256 and sha256_of(path) != sha256:
-            raise InputError(
-                f"{path}: is not the file that {self.source} was made for (its sha256 differs). "
-                "Audit this data set and use its own list."
-            )
-
-    def _check_classes(
-        self, samples: Sequence[Sample], kept: Sequence[Sample], domain: Domain
-    ) -> None:
-        for abnormal in sorted({s.abnormal for s in samples} - {s.abnormal for s in kept}):
-            raise InputError(
-                f"{self.source}: leaves no {CLASSES[abnormal]} test images of {domain.name}. "
-                "Remove entries from the list; its comments say why each is there."
-            )
 
 
 def read_exclusions(file: Path) -> Exclusions:

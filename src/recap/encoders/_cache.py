@@ -98,7 +98,7 @@ def cache_dir() -> Path:
 
 
 def folder_of(name: str) -> Path:
-    """The folder of an encoder in the cache, there or not."""
+    """Name the folder of an encoder in the cache, there or not."""
     entry = find(name)
     folder_name = entry.name if entry else name.replace("/", "--", 1)
     if re.fullmatch(r"\w[\w.-]*", folder_name, re.ASCII) is None:
@@ -119,7 +119,7 @@ def folders() -> dict[str, Path]:
 
 @contextmanager
 def replacing(folder: Path) -> Iterator[Path]:
-    """A scratch folder that takes the place of `folder` once it is complete."""
+    """Open a scratch folder that takes the place of `folder` once it is complete."""
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".incoming-") as scratch:
@@ -165,7 +165,7 @@ def accept(folder: Path, record: Record, entry: EncoderEntry | None) -> None:
 
 
 def checked_digest(weights: Path, entry: EncoderEntry | None, *, ours: bool) -> str:
-    """The file's digest, from the ledger if it has not changed, checked against the pin.
+    """Return the file's digest, from the ledger if it has not changed, checked against the pin.
 
     A file of our own cache without a pin must keep the digest of its first use.
     """
@@ -192,7 +192,7 @@ def checked_digest(weights: Path, entry: EncoderEntry | None, *, ours: bool) -> 
 
 
 def read_config(path: Path) -> dict[str, Any]:
-    """The configuration of the vision model in a config.json, with its model_type."""
+    """Read the configuration of the vision model in a config.json, with its model_type."""
     try:
         if path.exists() and not path.is_file():  # a named pipe would be waited for
             raise OSError("this is no plain file")
@@ -214,7 +214,7 @@ def read_config(path: Path) -> dict[str, Any]:
 
 
 def read_shapes(path: Path) -> Shapes:
-    """The names and shapes in a safetensors file; an error that says what the file is instead."""
+    """Read the names and shapes in a safetensors file; an error says what the file is instead."""
     size = path.stat().st_size
     with path.open("rb") as stream:
         start = stream.read(8)
@@ -280,7 +280,7 @@ def _what_it_is(path: Path, start: bytes, size: int) -> str:
 
 
 def normalisation_of(folder: Path, config: dict[str, Any]) -> Normalisation:
-    """The mean and std beside the weights, or those usual in the family."""
+    """Read the mean and std beside the weights, or those usual in the family."""
     return _stated(folder) or all_families()[config["model_type"]].normalisation
 
 

@@ -63,7 +63,7 @@ def is_hub_id(name: str) -> bool:
 
 
 def cached_folder(hub_id: str, revision: str | None) -> Path | None:
-    """The folder of the hub's own cache that holds configuration and weights, if it does."""
+    """Find the folder of the hub's own cache that holds configuration and weights, if it does."""
     from huggingface_hub import try_to_load_from_cache
 
     paths = [
@@ -88,7 +88,7 @@ def why_unreachable() -> str | None:
 
 
 def endpoint() -> str:
-    """The address of the hub, from HF_ENDPOINT or the library's default."""
+    """Return the address of the hub, from HF_ENDPOINT or the library's default."""
     from huggingface_hub import constants
 
     return (os.environ.get("HF_ENDPOINT") or constants.ENDPOINT).rstrip("/")
@@ -178,7 +178,7 @@ def _explain(hub_id: str, error: Exception) -> str:
 
 
 def _cache_root() -> str | None:
-    """The hub's cache as the environment says now; the library reads it only once."""
+    """Locate the hub's cache as the environment says now; the library reads it only once."""
     if root := os.environ.get("HF_HUB_CACHE"):
         return root
     home = os.environ.get("HF_HOME")
@@ -190,7 +190,7 @@ def _is_set(variable: str) -> bool:
 
 
 def _first_hop(address: str) -> tuple[str, int]:
-    """The machine to which the first connection goes: the proxy if there is one."""
+    """Find the machine to which the first connection goes: the proxy if there is one."""
     parts = urlsplit(address)
     host = parts.hostname or ""
     proxies = urllib.request.getproxies()

@@ -96,7 +96,7 @@ def _vision_config(config: dict[str, Any]) -> Any:
 
 
 def _named(name: str) -> Any:
-    """A class of transformers or, as "package.module:Class", of another package."""
+    """Import a class of transformers or, as "package.module:Class", of another package."""
     module, colon, leaf = name.rpartition(":")
     return getattr(import_module(module if colon else "transformers"), leaf)
 

@@ -72,7 +72,7 @@ class Memo:
 
 
 def encoder_key(encoder: Any) -> tuple[Hashable, ...]:
-    """The same for encoders that give the same tokens.
+    """Make a key that is the same for encoders that give the same tokens.
 
     Those that were never trained are all called "random": only the very same one is the same.
     """

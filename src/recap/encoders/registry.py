@@ -52,9 +52,9 @@ class Family(NamedTuple):
     patches: str
     """The tensor that turns pixels into patches: its name tells the families apart in a file."""
     normalisation: Normalisation
-    """What most checkpoints were trained on; one may well be another's."""
+    """The one that most checkpoints were trained on; one may well be another's."""
     pair: str = ""
-    """What an image-and-text model is called whose vision tower this is."""
+    """The model type of the image-and-text model whose vision tower this is."""
 
 
 def embed_clip(model: Any, pixels: Any, interpolate: bool) -> Any:
@@ -128,7 +128,7 @@ FAMILIES: dict[str, Family] = {
 
 
 def all_families() -> dict[str, Family]:
-    """All rows by model type, those of other packages included; ours keep their names."""
+    """List all rows by model type, with those of other packages; ours keep their names."""
     return {**_of_others(), **FAMILIES}
 
 
@@ -143,7 +143,7 @@ def patch_tensors() -> dict[str, str]:
 
 
 def vision_tower(kind: str) -> str:
-    """The model type of the vision tower of an image-and-text model; any other as it is."""
+    """Name the vision tower's model type of an image-and-text model; any other stays as it is."""
     return next((name for name, row in all_families().items() if row.pair == kind != ""), kind)
 
 
@@ -218,7 +218,7 @@ def _clip(
     revision: str,
     original_sha256: str,
 ) -> EncoderEntry:
-    """The vision tower of one of OpenAI's CLIP models, and the text tower that belongs to it."""
+    """Describe the vision tower of one of OpenAI's CLIP models, and its text tower."""
     config = {
         "hidden_size": width,
         "intermediate_size": 4 * width,
@@ -342,13 +342,13 @@ ENCODERS: dict[str, EncoderEntry] = {entry.name: entry for entry in _ENTRIES}
 
 
 def find(name: str) -> EncoderEntry | None:
-    """The entry with this name or hub id, if there is one."""
+    """Find the entry with this name or hub id, if there is one."""
     by_hub_id = (entry for entry in ENCODERS.values() if entry.hub_id == name)
     return ENCODERS.get(name) or next(by_hub_id, None)
 
 
 def unknown_encoder(name: str, also: Iterable[str] = ()) -> WeightsError:
-    """The error for a name that means nothing, with the nearest name that does."""
+    """Make the error for a name that means nothing, with the nearest name that does."""
     known = [*ENCODERS, *also]
     near = get_close_matches(name.lower(), known, n=1, cutoff=0.5)
     hint = f" Did you mean '{near[0]}'?" if near else ""

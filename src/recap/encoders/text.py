@@ -22,7 +22,7 @@ ENCODE_AT_ONCE = 64
 """Sentences encoded together: bounds the memory, whatever the size of an ensemble."""
 
 _LEGACY_END = 2
-"""What OpenAI's configurations say is the end of text; it is the largest id instead."""
+"""The end of text as OpenAI's configurations have it; it is the largest id instead."""
 _NORM, _PROJECTION = "vision_model.post_layernorm", "visual_projection.weight"
 
 Tokenise = Callable[[str], list[int]]
@@ -89,7 +89,7 @@ class TextTower(nn.Module):
 
 
 def load_text_tower(settings: EncoderSettings, seed: int = 0) -> TextTower:
-    """The text tower of a CLIP encoder, from the encoder's own folder; never downloads."""
+    """Load the text tower of a CLIP encoder, from the encoder's own folder; never downloads."""
     return _random_tower(settings.name, seed) if settings.random_weights else _saved(settings.name)
 
 
@@ -142,7 +142,7 @@ def _saved(name: str) -> TextTower:
 
 
 def _visual(files: EncoderFiles, config: dict[str, Any]) -> tuple[Tensor, nn.LayerNorm]:
-    """The projection of the vision tower and the norm before it, which its encoder leaves out."""
+    """Load the vision tower's projection and the norm before it, which its encoder leaves out."""
     from safetensors import safe_open
 
     shapes = _cache.read_shapes(files.weights)
@@ -207,7 +207,7 @@ def _vision_only(files: EncoderFiles) -> WeightsError:
 
 
 def load_tokeniser(folder: Path, hub_id: str) -> Tokenise:
-    """The tokeniser that lies beside the weights."""
+    """Load the tokeniser that lies beside the weights."""
     import transformers
 
     whole, *parts = (folder / file for file in TOKENISER_FILES)
@@ -240,6 +240,6 @@ def hashing_tokeniser(vocabulary: int, end: int) -> Tokenise:
 
 
 def padded(sentences: Sequence[list[int]], length: int) -> list[list[int]]:
-    """All at one length: zeros behind the end, as CLIP was trained; long ones keep their end."""
+    """Pad all to one length with zeros, as CLIP was trained; cut long ones before their end."""
     cut = [ids if len(ids) <= length else [*ids[: length - 1], ids[-1]] for ids in sentences]
     return [ids + [0] * (length - len(ids)) for ids in cut]

@@ -54,7 +54,7 @@ class _Storage:
     _values: Any = None
 
     def values(self) -> Any:
-        """All its numbers."""
+        """Read all its numbers."""
         if self._values is None:
             raw = self.read()
             size = 2 if self.kind == _BFLOAT16 else np.dtype(self.kind).itemsize
@@ -78,7 +78,7 @@ class _Stored:
     strides: tuple[int, ...]
 
     def array(self) -> Any:
-        """The tensor's numbers, in order."""
+        """Read the tensor's numbers, in order."""
         sizes = (self.offset, *self.shape, *self.strides)
         if len(self.shape) != len(self.strides) or not all(_is_count(size) for size in sizes):
             raise _NotTensorsError("a tensor has no proper shape")
@@ -155,7 +155,7 @@ def _read_archive(archive: zipfile.ZipFile) -> Any:
 
 
 def _read_stream(stream: Any) -> Any:
-    """A plain pickle, or the older form of `torch.save`: five pickles, then the numbers."""
+    """Read a plain pickle, or the older form of `torch.save`: five pickles, then the numbers."""
     storages: dict[str, _Storage] = {}
 
     def find(kind: str, key: str, count: int) -> _Storage:

@@ -49,7 +49,7 @@ class Encoder(nn.Module):
             resample_positions(model, self.family, self.grid, input_px)
         self.model = model.eval().requires_grad_(False)
         self.memo: Memo | None = None
-        """Where encoded images are kept, if anywhere."""
+        """The place where encoded images are kept, if anywhere."""
         self.register_buffer("mean", torch.tensor(mean).view(3, 1, 1), persistent=False)
         self.register_buffer("std", torch.tensor(std).view(3, 1, 1), persistent=False)
 
@@ -108,14 +108,14 @@ class Encoder(nn.Module):
         return self.patches(self.hidden(pixels, self.layers)).contiguous()
 
     def hidden(self, pixels: Tensor, layers: tuple[int, ...]) -> Tensor:
-        """All tokens after some blocks (counted from 1, ascending): (B, L, T, width)."""
+        """Return all tokens after some blocks (counted from 1, ascending): (B, L, T, width)."""
         if self.memo is None or self.checksum == RANDOM:
             return self.compute(pixels, layers)
         key = (*encoder_key(self), layers)
         return self.memo.hidden(key, pixels, lambda images: self.compute(images, layers))
 
     def compute(self, pixels: Tensor, layers: tuple[int, ...]) -> Tensor:
-        """The same, always computed: for images that never come again."""
+        """Compute the same without the memo: for images that never come again."""
         tokens, done, found = self.embed(pixels), 0, []
         for layer in layers:
             tokens, done = self.run(tokens, done, layer), layer
@@ -124,7 +124,7 @@ class Encoder(nn.Module):
 
 
 def quarter_layers(depth: int) -> tuple[int, ...]:
-    """The tapped layers Ω: quarters of the depth, counted from 1."""
+    """Name the tapped layers Ω: quarters of the depth, counted from 1."""
     return tuple(round(depth * quarter / 4) for quarter in (1, 2, 3, 4))
 
 
@@ -138,7 +138,7 @@ def check_layers(layers: tuple[int, ...], depth: int) -> None:
 
 
 def position_table(model: Any, family: Family) -> Tensor:
-    """The learned positions of the class token, if there is one, and of the grid: (1 + g², width).
+    """Return the learned positions of the class token, if any, and of the grid: (1 + g², width).
 
     Registers carry none.
     """

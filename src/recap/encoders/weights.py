@@ -188,7 +188,7 @@ def status(name: str) -> Status:
 
 
 def known_names() -> list[str]:
-    """The named encoders, then whatever else the cache holds."""
+    """List the named encoders, then whatever else the cache holds."""
     return [*ENCODERS, *(name for name in cache.folders() if name not in ENCODERS)]
 
 
@@ -212,7 +212,7 @@ def _is_known(name: str) -> bool:
 
 
 def _as_path(name: str) -> Path | None:
-    """The folder that a name means as a path; None if it is no path."""
+    """Find the folder that a name means as a path; None if it is no path."""
     path = Path(name).expanduser()
     folder = path.parent if path.name == WEIGHTS_FILE else path
     if (folder / WEIGHTS_FILE).is_file():

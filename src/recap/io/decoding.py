@@ -177,7 +177,7 @@ no_warnings = _NoWarnings()
 
 
 def not_there(path: Path, thing: str = "file") -> str:
-    """Why a thing that was listed or named is not found."""
+    """Explain why a thing that was listed or named is not found."""
     if path.is_symlink():
         return (
             f"this is a link that leads nowhere, to {path.readlink()}. Bring that {thing} back, or "

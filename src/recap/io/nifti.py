@@ -6,7 +6,6 @@ cannot claim memory. Positions are taken to be millimetres, as all viewers do.
 
 import gzip
 import struct
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -210,19 +209,16 @@ def _map_header(grid: Grid) -> Any:
     header.set_slope_inter(1, 0)
     header["vox_offset"] = header.single_vox_offset
     _place(header, grid)
-    if grid.nifti_forms is not None:
-        _place_as_source(header, grid.nifti_forms)
+    if (forms := grid.nifti_forms) is not None:
+        # What the source itself says of its place replaces that.
+        for name in _FORMS:
+            header[name] = forms[name]
+        sizes = forms["pixdim"][1:]
+        header["pixdim"][0] = forms["pixdim"][0]  # the sign of the quaternion's third axis
+        # A flat file may give its thickness as 0.
+        known = np.isfinite(sizes) & (sizes != 0)
+        header["pixdim"][1:4] = np.where(known, sizes, header["pixdim"][1:4])
     return header
-
-
-def _place_as_source(header: Any, forms: Mapping[str, Any]) -> None:
-    for name in _FORMS:
-        header[name] = forms[name]
-    sizes = forms["pixdim"][1:]
-    header["pixdim"][0] = forms["pixdim"][0]  # the sign of the quaternion's third axis
-    # A flat file may give its thickness as 0.
-    known = np.isfinite(sizes) & (sizes != 0)
-    header["pixdim"][1:4] = np.where(known, sizes, header["pixdim"][1:4])
 
 
 def _place(header: Any, grid: Grid) -> None:

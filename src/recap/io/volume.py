@@ -223,7 +223,12 @@ def seek_voxels(
 ) -> None:
     """Move to the first voxel, after checking that what the header declares can be read."""
     _check_shape(shape, path)
-    _check_type(dtype, path)
+    if dtype.kind not in "iuf":
+        kind = {"c": "complex numbers", "V": "colours or records"}.get(dtype.kind, str(dtype))
+        raise InputError(
+            f"{path}: its voxels are {kind}, not grey values. Save the magnitude or one "
+            "channel as a volume of its own."
+        )
     # A packed file tells how much it holds only by being unpacked.
     if isinstance(stream, io.BufferedReader):
         held, wanted = path.stat().st_size, start + math.prod(shape) * dtype.itemsize
@@ -243,15 +248,6 @@ def _check_shape(shape: tuple[int, ...], path: Path) -> None:
             f"{path}: the volume has more than {MAX_VOXELS // 2**20} million voxels (shape "
             f"{shape}), the most that is read. Crop it or resample it to larger voxels.",
             code="too_large",
-        )
-
-
-def _check_type(dtype: np.dtype[Any], path: Path) -> None:
-    if dtype.kind not in "iuf":
-        kind = {"c": "complex numbers", "V": "colours or records"}.get(dtype.kind, str(dtype))
-        raise InputError(
-            f"{path}: its voxels are {kind}, not grey values. Save the magnitude or one "
-            "channel as a volume of its own."
         )
 
 

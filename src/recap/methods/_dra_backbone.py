@@ -54,7 +54,7 @@ class Backbone(nn.Module):
 
 
 def load_backbone(settings: EncoderSettings, seed: int) -> Backbone:
-    """The residual network that `encoder.name` means; ResNet-18 where it means a transformer."""
+    """Load the residual network `encoder.name` means; ResNet-18 where it means a transformer."""
     from transformers import ResNetConfig, ResNetModel
 
     seen: dict[str, Any] = {"input_px": settings.input_px}
@@ -94,7 +94,7 @@ def _find(name: str) -> tuple[str, Path]:
 
 
 def _folder_of(name: str) -> Path | None:
-    """The residual network of this name: as a path, in our cache or in the hub's."""
+    """Find the residual network of this name: as a path, in our cache or in the hub's."""
     folders: list[Path | None] = [Path(name).expanduser()]
     if find(name) is None and name in cache.folders():
         folders.append(cache.folder_of(name))

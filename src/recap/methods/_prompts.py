@@ -24,7 +24,7 @@ from recap.methods.images import LabelledImages
 from recap.methods.training import train
 
 Place = Literal["end", "front", "middle"]
-"""Where the phrase stands: behind the context, before it, or between its halves."""
+"""The place of the phrase: behind the context, before it, or between its halves."""
 
 CONTEXT_TOKENS = 8
 CONTEXT_STD = 0.02
@@ -78,7 +78,7 @@ class LearnedPrompts(nn.Module):
 
 
 def text_channels(encoder: Any) -> int:
-    """The width of the space that an encoder shares with its text tower."""
+    """Read the width of the space that an encoder shares with its text tower."""
     channels = getattr(encoder.model.config, "projection_dim", None)
     if channels is None:
         raise WeightsError(
@@ -91,7 +91,7 @@ def text_channels(encoder: Any) -> int:
 def prompts_for(
     job: Job, model: Any, phrases: tuple[Sequence[str], Sequence[str]], places: Sequence[Place]
 ) -> tuple[TextTower, LearnedPrompts]:
-    """The text tower and its prompts at their start.
+    """Make the text tower and its prompts at their start.
 
     Made before images are encoded: files that are missing, and phrases that are too long, are told
     at once. The options have causal.
@@ -186,7 +186,7 @@ SUBJECTS = {
     "Chest": "Chest X-ray film",
     "Histopathology": "histopathological image",
 }
-"""What MVFA calls the images of the benchmark's domains."""
+"""MVFA's names for the images of the benchmark's domains."""
 ANY_SUBJECT = "medical image"
 
 
@@ -196,7 +196,7 @@ def subject_of(domain: str) -> str:
 
 
 def sentences(subject: str) -> tuple[list[str], list[str]]:
-    """The normal and the abnormal ensemble."""
+    """Write the normal and the abnormal ensemble."""
     normal, abnormal = (
         [t.format(s.format(subject)) for s, t in product(states, TEMPLATES)]
         for states in (NORMAL_STATES, ABNORMAL_STATES)
@@ -214,7 +214,7 @@ def text_features(tower: TextTower, subject: str) -> Tensor:
 
 
 def tower_for(job: Job, channels: int, device: torch.device) -> TextTower:
-    """The text tower of the fit's encoder; an error unless its features have as many channels."""
+    """Load the text tower of the fit's encoder; raise unless its features have as many channels."""
     settings = job.settings
     tower = load_text_tower(settings.encoder, settings.seed).to(device)
     if tower.projection_dim != channels:

@@ -53,7 +53,7 @@ def rotate(pixels: Tensor, degrees: float) -> Tensor:
 
 
 def checked_layers(layers: Sequence[int], encoder: Encoder) -> tuple[int, ...]:
-    """The same layers, unless they do not exist or do not ascend."""
+    """Return the layers as they are, unless they do not exist or do not ascend."""
     if list(layers) == sorted({*layers} & {*range(1, encoder.depth + 1)}) and layers:
         return tuple(layers)
     given = f"options.layers = {list(layers)}"
@@ -61,7 +61,7 @@ def checked_layers(layers: Sequence[int], encoder: Encoder) -> tuple[int, ...]:
 
 
 def checked_layer(layer: int, encoder: Encoder) -> tuple[int, ...]:
-    """The layer alone, unless it does not exist."""
+    """Return the layer as it is, unless it does not exist."""
     if 1 <= layer <= encoder.depth:
         return (layer,)
     raise _no_such(f"options.layer = {layer}", "one of them", encoder)

@@ -70,7 +70,7 @@ def shows_an_object(tokens: Tensor, threshold: float) -> bool:
 
 
 def central(values: Tensor) -> Tensor:
-    """The centre of a square (g, g)."""
+    """Cut out the centre of a square (g, g)."""
     grid = len(values)
     inner = slice(int(grid * BORDER), max(int(grid * (1 - BORDER)), int(grid * BORDER) + 1))
     return values[inner, inner]
@@ -100,7 +100,7 @@ class Options(Section):
     """Whether only the object's patches are scored; auto looks at the first normal image, and is
     off for encoders other than DINOv2."""
     mask_threshold: Annotated[float, Field(ge=0)] = 10.0
-    """Where the object begins on the first principal component, in the tokens' own unit."""
+    """The start of the object on the first principal component, in the tokens' own unit."""
     top_share: Annotated[float, Field(gt=0, le=1)] = 0.01
     """Share of the patches whose mean is the image score."""
     sigma_px: Annotated[float, Field(ge=0)] = 4.0
@@ -141,7 +141,7 @@ class AnomalyDINO(Scorer):
         return smooth_map(farness, self.encoder, self.options.sigma_px)
 
     def forward(self, pixels: Tensor) -> Output:
-        """The score is the mean of the largest distances of patches."""
+        """Score an image by the mean of the largest distances of its patches."""
         assert self.memory is not None, "fit comes first"
         farness = self.distances(self.encode(pixels), self.memory)
         top = max(1, int(self.options.top_share * farness.shape[1]))
@@ -150,7 +150,7 @@ class AnomalyDINO(Scorer):
 
 
 def build(encoder: Encoder, options: Options) -> AnomalyDINO:
-    """The model without its memory."""
+    """Build the model without its memory."""
     return AnomalyDINO(encoder, options)
 
 

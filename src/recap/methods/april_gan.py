@@ -41,7 +41,7 @@ class Options(Section):
     """Settings of APRIL-GAN."""
 
     domain: str = ""
-    """What is to be scored, for the sentences. None means the name that the support comes with or,
+    """The scored subject, for the sentences. None means the name that the support comes with or,
     zero-shot, that `--target` gives; without one, "medical image"."""
     epochs: Annotated[int, Field(ge=1)] | None = None
     """None means 50 few-shot and 15 zero-shot."""
@@ -71,7 +71,7 @@ class AprilGAN(Scorer):
 
     @torch.no_grad()
     def encode(self, pixels: Tensor) -> Tensor:
-        """The last class token, then the patches of every tap: (B, 1 + L·R, width)."""
+        """Return the last class token, then the patches of every tap: (B, 1 + L·R, width)."""
         encoder, taps, done = self.encoder, [], 0
         tokens = encoder.embed(pixels)
         for layer in encoder.layers:
@@ -116,7 +116,7 @@ class AprilGAN(Scorer):
 
 
 def build(encoder: Encoder, options: Options) -> AprilGAN:
-    """The model at its start."""
+    """Build the model at its start."""
     return AprilGAN(encoder)
 
 

@@ -56,7 +56,7 @@ class Output:
     """(B, D): each image as a whole, as the frozen encoder sees it; unit vectors."""
 
     def without_maps(self) -> "Output":
-        """The scores and the drift alone, to be kept for many images."""
+        """Return the scores and the drift alone, to be kept for many images."""
         nothing = self.map.new_empty((len(self.map), 0, 0))  # a slice would hold all of its map
         return replace(self, map=nothing, descriptor=None)
 
@@ -70,7 +70,7 @@ class Nearest:
     """seg or det; both where they share the memory."""
     distance: float
     row: int | None
-    """Which of the patches of all normal support images it is, one image after the other."""
+    """Its number among the patches of all normal support images, one image after the other."""
 
 
 class Scorer(nn.Module):
@@ -84,7 +84,7 @@ class Scorer(nn.Module):
     encoder: Any
     """Has name, checksum, input_px, mean and std."""
     source = "method"
-    """What its evidence is called where it has a single one."""
+    """The name of its evidence where it has a single one."""
     owner: Tensor | None = None
     """(M,): which normal support image each row of `memory` (…, M, C) comes from, after a fit."""
     mirrored: tuple[int, ...] = (2, 3)
@@ -116,7 +116,7 @@ class Scorer(nn.Module):
         return maps
 
     def patch_at(self, row: int, column: int) -> int | None:
-        """The patch that has most to say at a pixel of the square; None where there are none."""
+        """Find the patch that has most to say at a pixel of the square; None if there is none."""
         grid = getattr(self.encoder, "grid", None)
         if grid is None:
             return None
@@ -128,7 +128,7 @@ class Scorer(nn.Module):
         return []
 
     def without(self, image: int) -> Self | None:
-        """The model as if that normal support image had not been remembered.
+        """Return the model as if that normal support image had not been remembered.
 
         None where nothing would be left to compare with. The number counts normal support images in
         their order. A model that remembers none is as it was, as is one that does not know any more
@@ -145,7 +145,7 @@ class Scorer(nn.Module):
         return other
 
     def drift_bound(self) -> Tensor | None:
-        """The largest drift that any image can cause (2, L, 2), where prototypes move."""
+        """Bound the drift that any image can cause: (2, L, 2), where prototypes move."""
         return None
 
     def settle(self) -> None:

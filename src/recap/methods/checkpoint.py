@@ -35,7 +35,7 @@ class Place:
     """Mean terms of the last finished epoch."""
 
     def after(self, terms: Terms, share: float, steps: int) -> "Place":
-        """One step of `steps` later, which saw that share of the epoch's images."""
+        """Return the place one step of `steps` later; the step saw that share of the images."""
         sums = {name: self.sums.get(name, 0.0) + share * value for name, value in terms.items()}
         if self.step + 1 == steps:
             return Place(self.epoch + 1, last=sums)
@@ -90,7 +90,7 @@ class Checkpoint:
 
 
 def open_checkpoint(work_dir: Path | None, fingerprint: str) -> Checkpoint | None:
-    """The training state in the folder for unfinished work, if there is such a folder."""
+    """Open the training state in the folder for unfinished work, if there is such a folder."""
     return None if work_dir is None else Checkpoint(work_dir, fingerprint)
 
 

@@ -66,7 +66,7 @@ def top_mean(scores: Tensor) -> Tensor:
 
 
 def abnormality(scores: Tensor) -> Tensor:
-    """All abnormality less the normality: (B, 4) -> (B,)."""
+    """Sum up all abnormality, less the normality: (B, 4) -> (B,)."""
     return scores[:, 1:].sum(dim=1) - scores[:, 0]
 
 
@@ -127,7 +127,7 @@ class Sampler:
 
 
 def cut_and_paste(images: Tensor, donors: Tensor) -> Tensor:
-    """A rectangle out of each donor, put somewhere else into its image (N, 3, S, S)."""
+    """Paste a rectangle of each donor somewhere else into its image (N, 3, S, S)."""
     pasted = images.clone()
     for image, donor in zip(pasted, donors, strict=True):
         height, width = rectangle(images.shape[-1])
@@ -226,7 +226,7 @@ class DRA(Scorer):
         return total_loss(self.scores(batch, [f[len(pixels) :].mean(0) for f in together]), kinds)
 
     def forward(self, pixels: Tensor) -> Output:
-        """The score is all abnormality less the normality."""
+        """Score images by all abnormality less the normality."""
         assert self.reference_whole is not None, "fit comes first"
         assert self.reference_half is not None, "fit comes first"
         features, references = self.features(pixels), (self.reference_whole, self.reference_half)
@@ -239,7 +239,7 @@ class DRA(Scorer):
 
 
 def build(encoder: Backbone, options: Options) -> DRA:
-    """The network at its start, with new heads."""
+    """Build the network at its start, with new heads."""
     return DRA(encoder, options)
 
 

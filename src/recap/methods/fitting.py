@@ -103,7 +103,7 @@ def scale_of(maps: Iterable[Tensor]) -> tuple[float, float]:
 
 @torch.no_grad()
 def scale_of_images(model: Scorer, images: LabelledImages) -> tuple[float, float]:
-    """The scale of a model's maps, from its normal images.
+    """Measure the scale of a model's maps, from its normal images.
 
     An image that is in a memory is at distance nought from itself, so each is judged without its
     own part in it, copies included. Of a single image nothing would be left: it is shown turned or

@@ -47,11 +47,11 @@ class LabelledImages:
         return (self.abnormal == abnormal).nonzero().flatten().tolist()
 
     def only_normal(self) -> "LabelledImages":
-        """The normal images, for methods that learn from nothing else."""
+        """Select the normal images, for methods that learn from nothing else."""
         return self.some(self.positions(abnormal=False))
 
     def only_supervised(self) -> "LabelledImages":
-        """The images whose maps are supervised, for methods that learn from nothing else."""
+        """Select the images whose maps are supervised, for methods that learn from nothing else."""
         return self.some(self.has_mask.nonzero().flatten().tolist())
 
     def some(self, chosen: Sequence[int], device: torch.device | None = None) -> "LabelledImages":
@@ -64,12 +64,12 @@ class LabelledImages:
         return replace(self, pixels=lambda index: self.pixels(numbers[index]), **tensors)
 
     def with_copies(self) -> "LabelledImages":
-        """The benchmark's eleven fixed copies of every image, those of one image together."""
+        """Make the benchmark's eleven fixed copies of every image, those of one image together."""
         pixels, masks = augment(self.stack(range(len(self))), self.masks)
         return self.repeated(pixels, masks, COPIES)
 
     def repeated(self, pixels: Tensor, masks: Tensor, copies: int) -> "LabelledImages":
-        """The same images as `copies` copies each, given in order: all of image 0 first."""
+        """Repeat the images as `copies` copies each, given in order: all of image 0 first."""
         index = torch.arange(len(self)).repeat_interleave(copies)
         return replace(
             self,
@@ -84,7 +84,7 @@ class LabelledImages:
 
 
 def support_images(support: Sequence[SupportImage], size_px: int, name: str) -> LabelledImages:
-    """A support set in memory."""
+    """Hold a support set in memory."""
     pixels, masks = stack_support(support, size_px)
     count = torch.arange(len(support))
     return LabelledImages(
@@ -118,7 +118,7 @@ def source_images(
 
 
 def leave_one_out(domains: Sequence[Domain], target: str) -> list[Domain]:
-    """The sources for a held-out target: all other domains."""
+    """List the sources for a held-out target: all other domains."""
     names = [domain.name for domain in domains]
     if target not in names:
         raise InputError(f"There is no domain '{target}'. Found: {', '.join(names) or 'none'}.")
@@ -129,7 +129,7 @@ def leave_one_out(domains: Sequence[Domain], target: str) -> list[Domain]:
 
 
 def source_samples(sources: Sequence[Domain], split: str) -> list[Sample]:
-    """All labelled images of the sources; both classes must be there."""
+    """List all labelled images of the sources; both classes must be there."""
     samples = [s for d in sources for s in (d.pool() if split == "pool" else d.test())]
     for abnormal, word in ((False, "normal"), (True, "abnormal")):
         if not any(sample.abnormal == abnormal for sample in samples):
@@ -164,14 +164,14 @@ def source_masks(
 
 
 def square_pixels(sample: Sample, size_px: int, reading: ReadingSettings) -> Tensor:
-    """A sample's pixels at the encoder's input size: (3, S, S) in 0..1."""
+    """Read a sample's pixels at the encoder's input size: (3, S, S) in 0..1."""
     image = read_image(sample.path, reading)
     square = SquareResize(image.size_hw, size_px).apply(image.pixels)
     return torch.from_numpy(square).permute(2, 0, 1)
 
 
 def square_mask(sample: Sample, size_px: int, reading: ReadingSettings) -> Tensor:
-    """A sample's mask at the encoder's input size, empty where it has none: (S, S) bool."""
+    """Read a sample's mask at the encoder's input size, empty where it has none: (S, S) bool."""
     if sample.mask is None:
         return torch.zeros(size_px, size_px, dtype=torch.bool)
     mask = read_mask_of(read_image(sample.path, reading), sample.mask)

@@ -48,7 +48,7 @@ def with_sixteen_copies(images: LabelledImages) -> LabelledImages:
 
 
 def zoom(pixels: Tensor, masks: Tensor, factor: float) -> tuple[Tensor, Tensor]:
-    """The middle of images (N, 3, S, S) and masks (N, S, S), magnified."""
+    """Magnify the middle of images (N, 3, S, S) and masks (N, S, S)."""
     stacked = torch.cat([pixels, masks.unsqueeze(1).to(pixels.dtype)], dim=1)
     theta = stacked.new_tensor([[1 / factor, 0, 0], [0, 1 / factor, 0]])
     grid = affine_grid(theta.expand(len(stacked), 2, 3), list(stacked.shape), align_corners=False)
@@ -99,7 +99,7 @@ class Options(Section):
     """Settings of MadCLIP."""
 
     domain: str = ""
-    """What the images show, for the prompts. None means the name that the support comes with;
+    """The subject of the images, for the prompts. None means the name that the support comes with;
     zero-shot, and without a name, "medical image"."""
     epochs: Annotated[int, Field(ge=1)] = 50
     batch_size: Annotated[int, Field(ge=1)] = 16
@@ -184,7 +184,7 @@ class MadCLIP(Scorer):
 
 
 def build(encoder: Any, options: Options) -> MadCLIP:
-    """The model at its start."""
+    """Build the model at its start."""
     return MadCLIP(encoder)
 
 

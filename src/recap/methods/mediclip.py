@@ -60,7 +60,7 @@ SECOND = 0.5
 
 
 def synthesise(image: Tensor, donor: Tensor, generator: Generator) -> tuple[Tensor, Tensor]:
-    """A normal image (3, S, S), maybe made abnormal, and where it visibly changed (S, S)."""
+    """Make a normal image (3, S, S) abnormal, maybe; also mark where it visibly changed (S, S)."""
     task = TASKS[int(torch.randint(len(TASKS), (), generator=generator))]
     regions = 2 if float(torch.rand((), generator=generator)) < SECOND else 1
     changed = image
@@ -80,7 +80,7 @@ def draw_variant(images: LabelledImages, index: int, generator: Generator) -> tu
 
 
 def variant_bank(images: LabelledImages, copies: int, seed: int) -> LabelledImages:
-    """A fixed set of variants of every normal image, those of one image together.
+    """Make a fixed set of variants of every normal image, those of one image together.
 
     Each depends on the seed and its own position alone and is made anew whenever it is asked for:
     pools of other domains do not fit into memory.
@@ -203,7 +203,7 @@ Batch = Callable[[list[int]], tuple[Tensor, Tensor]]
 
 
 def build(encoder: Any, options: Options) -> MediCLIP:
-    """The model at its start."""
+    """Build the model at its start."""
     return MediCLIP(encoder)
 
 

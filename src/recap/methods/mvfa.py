@@ -51,7 +51,7 @@ class Options(Section):
     """Settings of MVFA."""
 
     domain: str = ""
-    """What is to be scored, for the sentences. None means the name that the support comes with or,
+    """The scored subject, for the sentences. None means the name that the support comes with or,
     zero-shot, that `--target` gives; without one, "medical image"."""
     epochs: Annotated[int, Field(ge=1)] = 50
     batch_size: Annotated[int, Field(ge=1)] = 1
@@ -91,7 +91,7 @@ class MVFA(Scorer):
 
     @torch.no_grad()
     def encode(self, pixels: Tensor) -> Tensor:
-        """All tokens at the first tapped layer, which no adapter has touched: (B, T, width)."""
+        """Return all tokens at the first tapped layer, untouched by adapters: (B, T, width)."""
         return self.encoder.run(self.encoder.embed(pixels), 0, self.encoder.layers[0])
 
     def adapt(self, hidden: Tensor, teach_seg: bool = True) -> Tokens:
@@ -142,7 +142,7 @@ class MVFA(Scorer):
         return Output(probability(det).mean(dim=(0, 2)), maps)
 
     def _memory_branch(self, tokens: Tokens, memory: Tensor) -> Output:
-        """The same with d / 2: the score is the mean of the map that detection draws."""
+        """Do the same with d / 2: the score is the mean of the map that detection draws."""
         det = self.to_pixels(self._distances(tokens, memory, DET)).mean(dim=0)
         seg = det
         if self.has_masks:
@@ -192,7 +192,7 @@ def detection_loss(probabilities: Tensor, abnormal: Tensor) -> Tensor:
 
 
 def build(encoder: Encoder, options: Options) -> MVFA:
-    """The model at its start."""
+    """Build the model at its start."""
     return MVFA(encoder, options)
 
 

@@ -41,7 +41,7 @@ def coreset_rows(rows: Tensor, share: float, project_to: int | None, seed: int) 
 
 
 def euclidean_k_centre(rows: Tensor, count: int) -> Tensor:
-    """The row nearest to the mean, then always the farthest from those chosen: (M, C) -> (k,)."""
+    """Choose the row nearest to the mean, then always the farthest one: (M, C) -> (k,)."""
     current = int((rows - rows.mean(dim=0)).square().sum(dim=-1).argmin())
     closest = rows.new_full((len(rows),), torch.inf)
     chosen = []
@@ -163,7 +163,7 @@ class PatchCore(Scorer):
         return smooth_map(farness, self.encoder, self.options.sigma_px)
 
     def forward(self, pixels: Tensor) -> Output:
-        """The score is the largest distance of a patch, weighed by the memory around its match."""
+        """Score an image by its largest patch distance, weighed by the memory around its match."""
         assert self.memory is not None, "fit comes first"
         tokens = self.encode(pixels)
         farness, found = self.distances(tokens, self.memory)
@@ -176,7 +176,7 @@ class PatchCore(Scorer):
 
 
 def build(encoder: Encoder, options: Options) -> PatchCore:
-    """The model without its memory."""
+    """Build the model without its memory."""
     return PatchCore(encoder, options)
 
 
@@ -193,7 +193,7 @@ def fit(model: PatchCore, images: LabelledImages, job: Job) -> Fitted:
 
 
 def middle_layers(depth: int) -> tuple[int, ...]:
-    """The two in the middle of the quarters of the depth."""
+    """Name the two layers in the middle of the quarters of the depth."""
     return quarter_layers(depth)[1:3]
 
 

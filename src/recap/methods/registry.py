@@ -60,11 +60,11 @@ class Method:
     uses_text: bool = False
     """Whether fitting needs an encoder with a text tower."""
     backbone: str = ""
-    """What it trains or looks with instead of a transformer, where it brings its own."""
+    """The network that it trains or looks with, where it brings one instead of a transformer."""
     names_target: bool = False
     """Whether its text names the domain that is scored, where it is fitted on others."""
     module_name: str = ""
-    """Where its code is; by default the module of its name in this package."""
+    """The module of its code; by default the one of its name in this package."""
     fixed: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Settings that make it what it is and cannot be set otherwise."""
 
@@ -197,7 +197,7 @@ METHODS: dict[str, Method] = {
 
 
 def all_methods() -> dict[str, Method]:
-    """All rows, those of other packages included."""
+    """List all rows, those of other packages included."""
     return {**METHODS, **_of_others()}
 
 
@@ -233,7 +233,7 @@ def find_method(name: str) -> Method:
 
 @cache
 def _settings_of(name: str, options: type[Any]) -> type[Settings]:
-    """The settings of a method with options of its own."""
+    """Define the settings of a method with options of its own."""
     own: type[Settings] = create_model(
         f"{options.__module__.rpartition('.')[2].title()}Settings",
         __base__=Settings,
@@ -310,7 +310,7 @@ def _refuse_other_values(row: Method, layer: Mapping[str, Any]) -> None:
 
 
 def default_settings(method: str) -> dict[str, Any]:
-    """All settings of a method at their defaults, whatever its presets change."""
+    """List all settings of a method at their defaults, whatever its presets change."""
     row = find_method(method)
     return validated(row.settings, {"method": row.family}).model_dump(mode="json")
 
@@ -331,6 +331,6 @@ def settings_from_dict(tree: Mapping[str, Any]) -> Any:
 
 
 def changed(settings: SettingsT, **sections: Any) -> SettingsT:
-    """The same settings, some of them changed and all checked again."""
+    """Return the same settings, some of them changed and all checked again."""
     tree = merged([settings.model_dump(mode="json"), sections])
     return validated(type(settings), tree)

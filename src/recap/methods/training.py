@@ -70,7 +70,7 @@ def _chosen(model: nn.Module, step: Callable[[], object], steps: int, most: int)
 
 
 def fastest(step: Callable[[], object], counts: tuple[int, ...]) -> int:
-    """The number of threads with which `step` takes the least time at best.
+    """Find the number of threads with which `step` takes the least time at best.
 
     At best: what else runs on the machine makes single steps slower, and none faster.
     """

@@ -129,7 +129,7 @@ def tapped_levels(depth: int, fractions: tuple[float, ...]) -> tuple[int, ...]:
 
 
 def build(encoder: Encoder, options: Options) -> UniADet:
-    """The model at its start."""
+    """Build the model at its start."""
     return UniADet(encoder, options)
 
 

@@ -118,7 +118,7 @@ class VisualAD(Scorer):
         self.align = nn.ModuleList(alignment(width, options.dropout) for _ in range(levels))
 
     def run(self, pixels: Tensor) -> tuple[Tensor, list[Tensor]]:
-        """The two tokens after the last block (B, 2, C), and each layer's patches (B, R, C)."""
+        """Return both tokens after the last block (B, 2, C), and each layer's patches (B, R, C)."""
         encoder = self.encoder
         own = encoder.as_class_tokens(self.tokens).expand(pixels.shape[0], -1, -1)
         sequence, taps, done = torch.cat([own, encoder.embed(pixels)], dim=1), [], 0
@@ -169,7 +169,7 @@ class VisualAD(Scorer):
 
 
 def alignment(width: int, dropout: float) -> nn.Sequential:
-    """The self-alignment of one layer's patches; no residual."""
+    """Build the self-alignment of one layer's patches; no residual."""
     first, second = nn.Linear(width, width), nn.Linear(width, width)
     for linear in (first, second):
         nn.init.xavier_uniform_(linear.weight)
@@ -178,7 +178,7 @@ def alignment(width: int, dropout: float) -> nn.Sequential:
 
 
 def build(encoder: Encoder, options: Options) -> VisualAD:
-    """The model at its start."""
+    """Build the model at its start."""
     return VisualAD(encoder, options)
 
 
@@ -221,7 +221,7 @@ def few_shot_epochs(count: int, batch_size: int) -> int:
 
 
 def optimiser_of(model: VisualAD) -> torch.optim.AdamW:
-    """The tokens learn ten times as fast as the heads."""
+    """Make the optimiser: the tokens learn ten times as fast as the heads."""
     rate = model.options.learning_rate
     heads = [p for n, p in model.named_parameters() if p.requires_grad and n != "tokens"]
     groups = [{"params": [model.tokens], "lr": rate}, {"params": heads, "lr": HEAD_RATE * rate}]

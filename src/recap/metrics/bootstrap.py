@@ -70,7 +70,7 @@ def paired_bootstrap(
     seed: int = 0,
     level: float = 0.95,
 ) -> Comparison:
-    """Is A better than B? Both are measured on the same resamples of the same images."""
+    """Test whether A is better than B, both on the same resamples of the same images."""
     a, positive = both_classes(scores_a, labels)
     b, _ = both_classes(scores_b, labels)
     resampled = _resampled(metric, [a, b], positive, groups, samples, seed)

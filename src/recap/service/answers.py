@@ -125,7 +125,7 @@ class Problem(BaseModel):
 
 
 def job_answer(job: Job, jobs: Jobs) -> JobAnswer:
-    """A job as it is told to clients."""
+    """Describe a job as it is told to clients."""
     watch = jobs.watch(job.id)
     total = watch.total or job.images
     match job.status:
@@ -145,7 +145,7 @@ def job_answer(job: Job, jobs: Jobs) -> JobAnswer:
 
 
 def service_of(request: Request) -> Service:
-    """The service behind the routes."""
+    """Find the service behind the routes."""
     return request.app.state.service
 
 
@@ -163,7 +163,7 @@ def signed_in(request: Request, service: TheService) -> None:
 
 
 def found_job(service: TheService, job: Annotated[str, Path(pattern=ID_PATTERN)]) -> Job:
-    """The job of an address, or 404."""
+    """Find the job of an address, or 404."""
     found = service.jobs.get(job)
     if found is None:
         raise HTTPException(404, "There is no such job.")
@@ -174,7 +174,7 @@ TheJob = Annotated[Job, Depends(found_job)]
 
 
 def found_result(service: TheService, job: TheJob) -> Result:
-    """The result of a job of scoring, or why there is none."""
+    """Find the result of a job of scoring, or why there is none."""
     if job.kind != "score":
         raise HTTPException(404, "This job scores nothing: its result is a bundle.")
     if job.status != "done":
@@ -186,7 +186,7 @@ TheResult = Annotated[Result, Depends(found_result)]
 
 
 def found_case(result: TheResult, case: Annotated[str, Path(max_length=400)]) -> dict[str, Any]:
-    """A case by its number or its name, or 404."""
+    """Find a case by its number or its name, or 404."""
     cases = result.read()["cases"]
     # All numbers before any name: a file may be called 1, and is not what cases/1 asks for.
     by_key = {record["name"]: record for record in cases}
@@ -230,13 +230,13 @@ FILES = {"type": "array", "items": {"type": "string", "format": "binary"}, "minI
 
 
 def form_body(properties: dict[str, Any], required: list[str]) -> dict[str, Any]:
-    """The description of a form, which is read by hand while it arrives."""
+    """Describe a form, which is read by hand while it arrives."""
     schema = {"type": "object", "properties": properties, "required": required}
     content = {"multipart/form-data": {"schema": schema}}
     return {"requestBody": {"required": True, "content": content}}
 
 
 def attached_zip(blocks: Iterator[bytes], name: str) -> StreamingResponse:
-    """A zip that browsers save under a name, sent block by block."""
+    """Send a zip that browsers save under a name, block by block."""
     headers = {"Content-Disposition": f'attachment; filename="{name}"'}
     return StreamingResponse(blocks, media_type="application/zip", headers=headers)

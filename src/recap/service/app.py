@@ -35,7 +35,7 @@ from recap.service.service import Service, build_service
 from recap.service.settings import ServerSettings
 
 HEAD_SECONDS = 30.0
-"""How long the head of a request may take; the body is read by those who know how long it is."""
+"""The time for the head of a request; the body is read by those who know how long it is."""
 _GRACE_SECONDS = 10
 _MOST_CONNECTIONS = 1000
 _CLOSED = 499
@@ -68,7 +68,7 @@ def run_server(settings: ServerSettings) -> None:
 
 
 def create_app(settings: ServerSettings) -> FastAPI:
-    """The application. It holds the data folder from now on, and works while it is served."""
+    """Build the application. It holds the data folder from now on, and works while it is served."""
     from recap import __version__
 
     service = build_service(settings)
@@ -162,7 +162,7 @@ class Observed:
 
 
 def _route(scope: Scope) -> str:
-    """The pattern of an address, because addresses may hold names."""
+    """Find the pattern of an address, because addresses may hold names."""
     return str(getattr(scope.get("route"), "path", "other"))
 
 

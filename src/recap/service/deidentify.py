@@ -103,7 +103,7 @@ def write_mask(path: Path, mask: BoolArray) -> None:
 
 
 def _clean_picture(path: Path) -> bytes:
-    """The pixels alone, exactly where they have 8 bits, or 16 in grey."""
+    """Keep the pixels alone, exactly where they have 8 bits, or 16 in grey."""
     pixels = read_raster(path).pixels
     grey = pixels.ndim == 2
     with BUDGET.room(2 * pixels.nbytes, str(path)):
@@ -128,24 +128,16 @@ def _clean_dicom(path: Path) -> None:
         for keyword in _OF_A_PATIENT:  # also where the file has none: see above
             setattr(kept, keyword, _new_uid(str(source.get(keyword) or ""), pydicom, patient))
         meta = pydicom.dataset.FileMetaDataset()
-        meta.TransferSyntaxUID = _syntax(source)
-        meta.MediaStorageSOPClassUID = _sop_class(source)
+        # A file that names no transfer syntax is not compressed.
+        implicit, little = source.original_encoding
+        unnamed = IMPLICIT if implicit else LITTLE if little else BIG
+        meta.TransferSyntaxUID = source.file_meta.get("TransferSyntaxUID") or unnamed
+        # A DICOMDIR tells its kind in the file meta alone.
+        kind = source.get("SOPClassUID") or source.file_meta.get("MediaStorageSOPClassUID")
+        meta.MediaStorageSOPClassUID = kind or "1.2.840.10008.5.1.4.1.1.7"
         meta.MediaStorageSOPInstanceUID = kept.get("SOPInstanceUID", _new_uid("", pydicom, patient))
         kept.file_meta = meta
         kept.save_as(path, enforce_file_format=True)
-
-
-def _syntax(source: Any) -> str:
-    """The transfer syntax; a file that names none is not compressed."""
-    implicit, little = source.original_encoding
-    unnamed = IMPLICIT if implicit else LITTLE if little else BIG
-    return source.file_meta.get("TransferSyntaxUID") or unnamed
-
-
-def _sop_class(source: Any) -> str:
-    """Read the kind of an object; a DICOMDIR tells it in the file meta alone."""
-    named = source.get("SOPClassUID") or source.file_meta.get("MediaStorageSOPClassUID")
-    return named or "1.2.840.10008.5.1.4.1.1.7"
 
 
 def _kept(source: Any, pydicom: Any, patient: tuple[str, str]) -> Any:
@@ -174,7 +166,7 @@ def _new_uid(old: str, pydicom: Any, patient: tuple[str, str]) -> str:
 
 
 def _clean_nifti(path: Path) -> bytes:
-    """The header without its texts, the extensions as zeros, and the voxels."""
+    """Keep the header without its texts, the extensions as zeros, and the voxels."""
     with open_unpacked(path) as stream:
         content = bytearray(stream.read())
     packed = path.read_bytes()[:2] == b"\x1f\x8b"
@@ -198,7 +190,7 @@ def _voxel_offset(content: bytearray, length: int) -> int:
 
 
 def _clean_nrrd(path: Path) -> bytes:
-    """The fields that describe the voxels, without comments and free keys."""
+    """Keep the fields that describe the voxels, without comments and free keys."""
     with open_unpacked(path) as stream:
         content = stream.read()
     header, gap, voxels = content.partition(b"\n\n")

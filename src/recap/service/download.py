@@ -31,7 +31,7 @@ from recap.service.results import MAPS, RESULT, VOLUME, Result, reading_of_resul
 from recap.types import Decision, DomainCheck, Prediction, Region
 
 Content = bytes | Path | Callable[[], AbstractContextManager[BufferedReader]]
-"""What a zip holds under a name: bytes, a file, or what opens one when its turn comes."""
+"""Content of a zip under a name: bytes, a file, or what opens one when its turn comes."""
 _BLOCK = 2**18
 _ONE_AT_A_TIME = threading.Lock()
 # Those of `recap score` that hold without its folders, in its order.
@@ -117,24 +117,21 @@ def scores_csv(content: dict[str, Any]) -> str:
 def _measured(case: dict[str, Any]) -> dict[str, str]:
     scores = ("score", "score_prototype", "score_memory")
     height, width = case.get("source_size_hw") or case["size_hw"]
+    decision, domain = case["decision"], case["domain"]
+    decided = columns_of(
+        None if decision is None else Decision(**decision),
+        None if domain is None else DomainCheck(**domain),
+        case["undecided"],
+    )
     return {
         **{name: number_text(case[name]) for name in scores},
-        **_decided(case),
+        **decided,
         "kind": case["kind"],
         "images": str(case.get("tiles") or case["images"]),
         "regions": "" if case["level"] is None else str(len(case["regions"])),
         "height": str(height),
         "width": str(width),
     }
-
-
-def _decided(case: dict[str, Any]) -> dict[str, str]:
-    decision, domain = case["decision"], case["domain"]
-    return columns_of(
-        None if decision is None else Decision(**decision),
-        None if domain is None else DomainCheck(**domain),
-        case["undecided"],
-    )
 
 
 def file_name(name: str) -> str:
@@ -215,7 +212,7 @@ def stored_prediction(record: dict[str, Any], result: Result) -> Prediction:
 
 
 def as_region(stored: dict[str, Any]) -> Region:
-    """A region as it was before it became JSON."""
+    """Restore a region as it was before it became JSON."""
     values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in stored.items()}
     return Region(**values)
 

@@ -37,7 +37,7 @@ class Inspector:
         )
 
     def ask(self, request: dict[str, Any], seconds: float) -> dict[str, Any] | None:
-        """Its answer; None if it died or took longer."""
+        """Wait for its answer; None if it died or took longer."""
         self.asked += 1
         assert self._process.stdin is not None
         try:
@@ -92,7 +92,9 @@ class Inspection:
     def check(self, request: dict[str, Any]) -> dict[str, Any]:
         """Have an upload looked at; an inspector that falls over it is an answer too."""
         with self._places:
-            inspector = self._take()
+            with self._guard:
+                free = self._free.pop() if self._free else None
+            inspector = free or Inspector(*self._limits)
             answer = inspector.ask(request, self._seconds)
             if answer is None or inspector.asked >= MOST_UPLOADS:
                 inspector.end()
@@ -107,9 +109,3 @@ class Inspection:
             for inspector in self._free:
                 inspector.end()
             self._free.clear()
-
-    def _take(self) -> Inspector:
-        with self._guard:
-            if self._free:
-                return self._free.pop()
-        return Inspector(*self._limits)

@@ -112,7 +112,10 @@ def inspect_cases(folder: Path, request: dict[str, Any], placer: Placer) -> Chec
         raise refusals[0]
     shutil.rmtree(folder / "raw")
     cases = _find(upload, request)
-    _drop_unused(upload, cases)
+    used = {file.name for case in cases for file in case.files}
+    for file in upload.iterdir():
+        if file.name not in used:  # no image, so nobody needs it
+            file.unlink()
     return _decode_all(cases, request, placer)
 
 
@@ -170,16 +173,8 @@ def _unpack(
     return sum(file.stat().st_size for file in written)
 
 
-def _drop_unused(upload: Path, cases: tuple[Found, ...]) -> None:
-    """Remove the files that are no images."""
-    used = {file.name for case in cases for file in case.files}
-    for file in upload.iterdir():
-        if file.name not in used:
-            file.unlink()
-
-
 def _decode_all(cases: tuple[Found, ...], request: dict[str, Any], placer: Placer) -> Checked:
-    """An upload is refused if not one of its cases can be read.
+    """Decode all cases; an upload is refused if not one of them can be read.
 
     Else those that cannot be read are told of, and nobody opens them again: their files go.
     """

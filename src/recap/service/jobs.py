@@ -21,10 +21,10 @@ LANES: dict[Kind, str] = {"score": "score", "fit": "fit", "calibrate": "fit"}
 MOST_ATTEMPTS = 5
 """A job that ended the whole process this often is not tried again."""
 RECORD = "job.json"
-"""What a row was made of, beside the files of its job."""
+"""The file of all that a row was made of, beside the files of its job."""
 _NO_ROOM_SECONDS = 10.0
 Summarise = Callable[[sqlite3.Connection], dict[str, Any]]
-"""What is told of a result, inside the transaction that makes it the result."""
+"""The summary of a result, made inside the transaction that makes it the result."""
 
 
 class QueueFullError(Exception):
@@ -41,7 +41,7 @@ class Job:
     bundle: str
     options: dict[str, Any]
     names: dict[str, str]
-    """What the client called a file, by the name it has here; shown, never used."""
+    """The client's names of files, by their names here; shown, never used."""
     images: int
     attempt: int
     created: float
@@ -175,8 +175,10 @@ class Jobs:
             now = time.time()
             for row in chosen:
                 database.execute(_START, (now, row["id"]))
-        jobs = [_job(row) for row in chosen]
-        started = [_started(job, now) for job in jobs]
+        started = [
+            replace(job, status="running", attempt=job.attempt + 1, started=now)
+            for job in map(_job, chosen)
+        ]
         for job in started:
             self._watched[job.id] = Watch(total=job.images, stage="start")
         return started
@@ -304,7 +306,3 @@ def _job(row: sqlite3.Row) -> Job:
     for name in ("options", "names", "summary"):
         fields[name] = json.loads(fields[name])
     return Job(**fields)
-
-
-def _started(job: Job, now: float) -> Job:
-    return replace(job, status="running", attempt=job.attempt + 1, started=now)

@@ -26,7 +26,7 @@ class Placer:
 
     def __init__(self) -> None:
         self.names: dict[str, str] = {}
-        """What the client called each file, by its name here."""
+        """The client's name of each file, by its name here."""
         self._numbers: dict[str, int] = {}
         self._next = 0
 

@@ -82,7 +82,7 @@ def open_to_recover(data: Path, replace_damaged: bool) -> Store:
 
 
 def strays(store: Store) -> list[Stray]:
-    """All folders that the database does not know."""
+    """List all folders that the database does not know."""
     return [_look_at(store, folder) for folder in store.unknown()]
 
 

@@ -147,28 +147,28 @@ class Result:
     folder: Path
 
     def read(self) -> dict[str, Any]:
-        """All of result.json."""
+        """Read all of result.json."""
         return json.loads((self.folder / RESULT).read_text(encoding="utf-8"))
 
     def file(self, number: int, name: str) -> Path:
-        """A file of a case."""
+        """Name a file of a case."""
         return case_folder(self.folder, number) / name
 
     def pixels(self, case: int, number: int) -> NDArray[np.uint8] | None:
-        """An image as it is shown; None if there is none of that number."""
+        """Read an image as it is shown; None if there is none of that number."""
         return _one(self.file(case, IMAGES), number)
 
     def map(self, case: int, number: int) -> FloatArray | None:
-        """An image's map."""
+        """Read an image's map."""
         return _one(self.file(case, MAPS), number)
 
     def image_png(self, case: int, number: int) -> bytes | None:
-        """An image as it is shown."""
+        """Draw an image as it is shown."""
         pixels = self.pixels(case, number)
         return None if pixels is None else _png(pixels)
 
     def map_png(self, case: int, number: int, scale: tuple[float, float]) -> bytes | None:
-        """A map in grey: black up to the scale's start, white from its end."""
+        """Draw a map in grey: black up to the scale's start, white from its end."""
         map = self.map(case, number)
         if map is None:
             return None
@@ -177,7 +177,7 @@ class Result:
         return _png(grey.round().astype(np.uint8))
 
     def overlay_png(self, case: int, number: int, scale: tuple[float, float]) -> bytes | None:
-        """The map's colours on the image."""
+        """Draw the map's colours on the image."""
         pixels, map = self.pixels(case, number), self.map(case, number)
         if pixels is None or map is None:
             return None

@@ -15,7 +15,7 @@ from recap.scoring.bundle import read_card
 MEGABYTE = 2**20
 SHORTEST_TOKEN = 16
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
-"""What a bundle may be called in addresses."""
+"""The form of a bundle's name in addresses."""
 
 
 class ServerSettings(Section):

@@ -47,7 +47,7 @@ _BODY = {
 
 
 def static_files() -> dict[str, Path]:
-    """The viewer's files by their addresses. What is not listed here does not exist."""
+    """List the viewer's files by their addresses. What is not listed here does not exist."""
     root = Path(str(files("recap.service") / "static"))
     found = [path for path in root.rglob("*") if path.is_file() and path.suffix in _TYPES]
     return {path.relative_to(root).as_posix(): path for path in found}
@@ -74,7 +74,8 @@ async def sign_in(request: Request, service: TheService) -> Response:
         max_age=SESSION_SECONDS,
         httponly=True,
         samesite="strict",
-        secure=_came_over_tls(request),
+        # A client that lies about having come over TLS harms its own cookie only.
+        secure="https" in (request.url.scheme, request.headers.get("x-forwarded-proto")),
     )
     return response
 
@@ -156,11 +157,6 @@ async def _given_token(request: Request, seconds: float) -> str:
         return str(given["token"])
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise HTTPException(422, 'Send {"token": "…"} as JSON.') from error
-
-
-def _came_over_tls(request: Request) -> bool:
-    # A client that lies about this harms its own cookie only.
-    return "https" in (request.url.scheme, request.headers.get("x-forwarded-proto"))
 
 
 def _api_page(description: dict[str, Any]) -> str:

@@ -77,7 +77,7 @@ _DAMAGE = (sqlite3.SQLITE_ERROR, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
 
 def new_id() -> str:
-    """A name that nobody can guess, for a job and its folder."""
+    """Make a name that nobody can guess, for a job and its folder."""
     return secrets.token_hex(16)
 
 
@@ -139,7 +139,7 @@ class Store:
         self._held.close()
 
     def digest(self, text: str) -> str:
-        """A digest under this folder's secret: without it, no short text is found by trying."""
+        """Digest a text under this folder's secret: without it, no short one is found by trying."""
         return hmac.digest(self._secret, text.encode(), "sha256").hex()
 
     def incoming(self, job: str) -> Path:
@@ -327,7 +327,7 @@ def _folders(folder: Path) -> list[Path]:
 
 
 def _made_once(path: Path) -> bytes:
-    """Random bytes, for the owner of the folder alone."""
+    """Read random bytes, made once, for the owner of the folder alone."""
     if not path.exists():
         with replacing(path, durable=True) as file:
             with suppress(PermissionError):  # on disks without modes, as for the folder

@@ -47,7 +47,7 @@ class Wanted:
     bundle: str
     reading: ReadingSettings
     files: list[Any]
-    """What the inspector is told of each file."""
+    """Each file as the inspector is told of it."""
     options: dict[str, Any]
 
 

@@ -36,7 +36,7 @@ class Form:
     fields: dict[str, str] = field(default_factory=dict)
 
     def files_of(self, name: str) -> list[UploadedFile]:
-        """The files of a field, written with or without []."""
+        """List the files of a field, written with or without []."""
         return [file for file in self.files if file.field.removesuffix("[]") == name]
 
 
@@ -131,7 +131,7 @@ class _FormParser:
             raise HTTPException(400, "The form is damaged. Send it again.") from error
 
     def finish(self) -> Form:
-        """The form, if its end has come."""
+        """Return the form, if its end has come."""
         if not self._ended:
             raise HTTPException(400, "The form ends too early. Send it again.")
         return self._form

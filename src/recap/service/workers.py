@@ -129,7 +129,8 @@ class Workers:
         if self._jobs.watch(job.id).cancelled.is_set():
             return "cancelled"  # and deleted: its files went away under the work
         folder = self._jobs.store.job_folder(job.id)
-        if _has_no_room(error):  # it waits, and what it wrote so far takes no room meanwhile
+        full = is_full(error) or getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL
+        if full:  # it waits, and what it wrote so far takes no room meanwhile
             remove(folder / f"working-{job.attempt}")
             self._jobs.no_room.postpone(job.id)
             raise error
@@ -265,7 +266,3 @@ class Workers:
             except Exception as error:
                 log_failure(_log, error, "deleting old jobs")
             self._stopping.wait(_CLEAN_EVERY_SECONDS)
-
-
-def _has_no_room(error: Exception) -> bool:
-    return is_full(error) or getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL

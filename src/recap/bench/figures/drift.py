@@ -94,7 +94,11 @@ def boxes_of(
     panel: Any, x: float, runs: Sequence[Run], branch: int, prototype: int, width: float = 0.3
 ) -> None:
     """The boxes of normal and abnormal images at a place of the axis, with the bound above."""
-    both = [_drift_of(runs, branch, prototype, label) for label in (False, True)]
+    both: list[FloatArray] = []
+    for label in (False, True):
+        of_label = ((r.drift, r.abnormal == label) for r in runs)
+        moved = [drift[own, branch, prototype] for drift, own in of_label if drift is not None]
+        both.append(np.concatenate(moved).clip(min=FLOOR))
     for label, values in zip((False, True), both, strict=True):
         if len(values):
             _box(panel, x + (label - 0.5) * width * 1.2, values, label, width)
@@ -109,13 +113,6 @@ def boxes_of(
     # The mean over layers of what bounds each layer bounds the mean over layers.
     bound = float(np.mean([value[branch, :, prototype].mean() for value in bounds]))
     panel.plot([x - 1.25 * width, x + 1.25 * width], [bound, bound], color="black", ls=":", lw=1.2)
-
-
-def _drift_of(runs: Sequence[Run], branch: int, prototype: int, label: bool) -> FloatArray:
-    """All images of a class: (N,)."""
-    moved = [r.drift[r.abnormal == label, branch, prototype] for r in runs if r.drift is not None]
-    values: FloatArray = np.concatenate(moved).clip(min=FLOOR)
-    return values
 
 
 def _box(panel: Any, x: float, values: FloatArray, label: bool, width: float) -> None:
@@ -217,16 +214,12 @@ def variant_drift_figures(variants: Mapping[str, Sequence[Run]]) -> list[Figure]
         seeds = seeds_name([run.seed for runs in own.values() for run in runs])
         title = f"{dataset_name(dataset)}, {setting_name(shots)}, {seeds}: drift by conditioning"
         name = f"drift-conditioning-{dataset}-{shots}-shot"
-        notes = figure_notes(_as_variants(own), variants=True)
+        named = [replace(run, method=label) for label, runs in own.items() for run in runs]
+        notes = figure_notes(named, variants=True)
         figures.append(
             Figure(name, title, VARIANTS_CAPTION, partial(_draw_variants, own, title), notes)
         )
     return figures
-
-
-def _as_variants(variants: Mapping[str, Sequence[Run]]) -> list[Run]:
-    """All runs, each under the name of its variant."""
-    return [replace(run, method=label) for label, runs in variants.items() for run in runs]
 
 
 def _draw_variants(variants: Mapping[str, Sequence[Run]], title: str) -> Any:

@@ -104,7 +104,8 @@ def _draw(title: str, columns: Sequence[_Column], examples: Mapping[str, Example
     grid = drawn.subplots(len(names), 2 + len(columns), squeeze=False)
     for panels, name in zip(grid, names, strict=True):
         _row(panels, name, examples[name], columns)
-    heads = ["Input", "Ground\ntruth", *(_head(column) for column in columns)]
+    heads = ["Input", "Ground\ntruth"]
+    heads += [f"{method_name(column.method)}\n0 to {column.top:.2g}" for column in columns]
     for panel, head in zip(grid[0], heads, strict=True):
         panel.set_title(head)
     _colour_bar(drawn, grid)
@@ -117,8 +118,13 @@ def _row(panels: Sequence[Any], name: str, example: Example, columns: Sequence[_
         panel.spines[:].set(visible=True, color="#808080", linewidth=0.4)
     kind, _, file = name.partition("/")
     panels[0].imshow(example.picture, extent=_EXTENT)
-    panels[0].set_ylabel(f"{kind}\n{_shortened(file)}", fontsize=7)
-    _truth(panels[1], kind, example.mask)
+    short = file if len(file) <= LONGEST_NAME else f"{file[:9]}…{file[-9:]}"
+    panels[0].set_ylabel(f"{kind}\n{short}", fontsize=7)
+    if example.mask.any():
+        white = {"cmap": "gray", "vmin": 0, "vmax": 1, "interpolation": "none"}
+        panels[1].imshow(example.mask, extent=_EXTENT, **white)
+    else:  # an empty mask alone does not make a normal image
+        _say(panels[1], "normal:\nnothing\nto find" if kind == CLASSES[False] else "no mask")
     for panel, column in zip(panels[2:], columns, strict=True):
         kept = column.maps.get(name)
         if kept is None:
@@ -126,13 +132,6 @@ def _row(panels: Sequence[Any], name: str, example: Example, columns: Sequence[_
             continue
         panel.imshow(kept, cmap=heat_colours(), vmin=0, vmax=column.top, extent=_EXTENT)
         _outline(panel, example.mask)
-
-
-def _truth(panel: Any, kind: str, mask: BoolArray) -> None:
-    if mask.any():
-        panel.imshow(mask, cmap="gray", vmin=0, vmax=1, extent=_EXTENT, interpolation="none")
-    else:  # an empty mask alone does not make a normal image
-        _say(panel, "normal:\nnothing\nto find" if kind == CLASSES[False] else "no mask")
 
 
 def _say(panel: Any, text: str) -> None:
@@ -150,10 +149,6 @@ def _outline(panel: Any, mask: BoolArray) -> None:
         panel.contour(columns, rows, padded, levels=[0.5], colors=colour, linewidths=width)
 
 
-def _head(column: _Column) -> str:
-    return f"{method_name(column.method)}\n0 to {column.top:.2g}"
-
-
 def _colour_bar(drawn: Any, grid: Any) -> None:
     scale = require("matplotlib.cm", "figures").ScalarMappable(cmap=heat_colours())
     bar = drawn.colorbar(
@@ -162,7 +157,3 @@ def _colour_bar(drawn: Any, grid: Any) -> None:
     bar.ax.set_yticklabels(["0", "½", "end"])
     bar.set_label("Anomaly map, on the column's scale")
     bar.outline.set_linewidth(0.4)
-
-
-def _shortened(name: str) -> str:
-    return name if len(name) <= LONGEST_NAME else f"{name[:9]}…{name[-9:]}"

@@ -92,7 +92,10 @@ def study_figures(out: Path) -> list[Figure]:
 
 def _figure(name: str, entries: Sequence[Entry]) -> Figure:
     place = f"{name}-{entries[0].shots}-shot"
-    about = _about(entries)
+    datasets = ", ".join(sorted({dataset_name(e.dataset) for e in entries}))
+    most, least = max(e.seeds for e in entries), min(e.seeds for e in entries)
+    seeds = counted(most, "seed") if most == least else f"{least} to {most} seeds"
+    about = f"{datasets}, {setting_name(entries[0].shots)}, {seeds}"
     notes = tuple(dict.fromkeys(note for entry in entries for note in entry.notes))
     if all(entry.value is not None for entry in entries):
         subject, axis = CURVES.get(name.removeprefix("sweep-"), (name, name))
@@ -221,7 +224,10 @@ def _dots_panel(
     beside = blended(panel.transAxes, panel.transData)
     for y, variant in enumerate(variants):
         entry = entries.get(variant)
-        panel.text(1.02, y, _auroc(entry), transform=beside, va="center", fontsize=7)
+        auroc = "–" if entry is None else f"{entry.mean:.1f}"
+        if entry is not None and entry.std is not None:
+            auroc += f" ± {entry.std:.1f}"
+        panel.text(1.02, y, auroc, transform=beside, va="center", fontsize=7)
         if entry is not None:
             _dot(panel, y, entry)
     panel.text(1.02, -0.72, "AUROC (%)", transform=beside, fontsize=7, color="#595959")
@@ -232,12 +238,6 @@ def _dots_panel(
     panel.spines["left"].set_visible(False)
     panel.tick_params(axis="y", length=0)
     panel.grid(True, axis="both")
-
-
-def _auroc(entry: Entry | None) -> str:
-    if entry is None:
-        return "–"
-    return f"{entry.mean:.1f}" + ("" if entry.std is None else f" ± {entry.std:.1f}")
 
 
 def _dot(panel: Any, y: int, entry: Entry) -> None:
@@ -259,10 +259,3 @@ def _dot(panel: Any, y: int, entry: Entry) -> None:
         capsize=2.5,
         elinewidth=0.9,
     )
-
-
-def _about(entries: Sequence[Entry]) -> str:
-    datasets = ", ".join(sorted({dataset_name(e.dataset) for e in entries}))
-    most, least = max(e.seeds for e in entries), min(e.seeds for e in entries)
-    seeds = counted(most, "seed") if most == least else f"{least} to {most} seeds"
-    return f"{datasets}, {setting_name(entries[0].shots)}, {seeds}"

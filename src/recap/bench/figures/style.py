@@ -1,4 +1,4 @@
-"""How every figure looks: for print, for colour-blind readers, and for a grey printer."""
+"""The look of every figure: for print, for colour-blind readers, and for a grey printer."""
 
 import io
 import re
@@ -175,11 +175,8 @@ def figure_name(*parts: str) -> str:
     return re.sub(r"[^\w.-]+", "-", "-".join(parts).replace(")", ""))
 
 
+@cache
 def method_name(method: str) -> str:
     """The paper's name of a method, as in the tables."""
-    return paper_name(method, _methods())
-
-
-@cache
-def _methods() -> frozenset[str]:
-    return frozenset(c.method for c in load_published() if c.table in ("zero_shot", "few_shot"))
+    cells = (cell for cell in load_published() if cell.table in ("zero_shot", "few_shot"))
+    return paper_name(method, frozenset(cell.method for cell in cells))

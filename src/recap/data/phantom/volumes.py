@@ -58,7 +58,9 @@ def head_volume(
 ) -> HeadVolume:
     """Draw one head, its axes a little oblique to the patient's, as scans are."""
     affine, shape = _placed(rng, spacing_mm)
-    at = _millimetres(affine, shape)
+    index = np.stack(np.meshgrid(*map(np.arange, shape), indexing="ij"), axis=-1)
+    # The centre of each voxel in millimetres: (I, J, K, 3).
+    at = np.asarray(index @ affine[:3, :3].T + affine[:3, 3], dtype=np.float32)
     head = rng.uniform((66, 82, 70), (72, 90, 76))
     wobble = _noise(rng, affine, shape, 40.0)
     depth_mm = (1 - np.linalg.norm(at / head, axis=-1)) * head.min() + 1.5 * wobble
@@ -147,12 +149,6 @@ def _placed(
     affine[:3, :3] = turn * np.array(spacing_mm)
     affine[:3, 3] = -affine[:3, :3] @ ((shape - 1) / 2) + rng.normal(0, 2, 3)
     return affine, (int(shape[0]), int(shape[1]), int(shape[2]))
-
-
-def _millimetres(affine: NDArray[np.float64], shape: tuple[int, int, int]) -> FloatArray:
-    """Compute where each voxel's centre lies: (I, J, K, 3)."""
-    index = np.stack(np.meshgrid(*map(np.arange, shape), indexing="ij"), axis=-1)
-    return np.asarray(index @ affine[:3, :3].T + affine[:3, 3], dtype=np.float32)
 
 
 def _noise(

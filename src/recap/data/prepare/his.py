@@ -98,7 +98,11 @@ def plan(raw: Path, options: PrepareOptions) -> Plan:
     specimens = _specimens(raw, errors, skipped)
     if not specimens and not errors:
         raise SOURCE.wrong_folder(raw, "no normal_*.tif, tumor_*.tif or labelled test_*.tif in it")
-    kept = _limited(specimens, options.limit)
+    # The limit holds for each kind of slide.
+    kinds: dict[tuple[str, bool], list[Specimen]] = {}
+    for one in specimens:
+        kinds.setdefault((one.part, one.outlines is not None), []).append(one)
+    kept = [one for kind in kinds.values() for one in kind[: options.limit]]
     caveats = () if options.patient_split else (_SHARED,)
     return Plan(
         probes=tuple(
@@ -269,14 +273,6 @@ def _test_labels(
         }
     test = [key for key in slides if key.startswith("test_")]
     return {key: key in outlines for key in test} if any(k in outlines for k in test) else {}
-
-
-def _limited(specimens: list[Specimen], limit: int | None) -> list[Specimen]:
-    """So many slides of each kind."""
-    kinds: dict[tuple[str, bool], list[Specimen]] = {}
-    for one in specimens:
-        kinds.setdefault((one.part, one.outlines is not None), []).append(one)
-    return [one for kind in kinds.values() for one in kind[:limit]]
 
 
 def _patch_name(path: Path, row: int, column: int) -> str:

@@ -64,7 +64,9 @@ def plan(raw: Path, options: PrepareOptions) -> Plan:
     require("nibabel", "volumes")
     files = [path for path in files_below(raw, "*.nii*") if path.is_file()]
     lits = _lits(files, options.limit)
-    btcv = pair_up((path for path in files if not _is_btcv_test(path, raw)), *_BTCV)
+    # BTCV's own test scans have no labels, so nobody knows where the liver is.
+    parts = {path: [each.lower() for each in path.relative_to(raw).parts] for path in files}
+    btcv = pair_up((path for path in files if "testing" not in parts[path]), *_BTCV)
     if not lits.pairs:
         raise SOURCE.wrong_folder(raw, "no volume-1.nii with segmentation-1.nii, … in it")
     pairs = {f"lits-{pair.number}": pair for pair in lits.pairs}
@@ -117,11 +119,6 @@ def _lits(files: list[Path], limit: int | None) -> Paired:
         if number not in present
     )
     return Paired(pairs, tuple(errors))
-
-
-def _is_btcv_test(path: Path, raw: Path) -> bool:
-    """BTCV's own test scans have no labels, so nobody knows where the liver is."""
-    return "testing" in (part.lower() for part in path.relative_to(raw).parts)
 
 
 def _choose(pairs: dict[str, Pair], facts: Facts, options: PrepareOptions) -> Plan:

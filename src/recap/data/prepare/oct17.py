@@ -63,7 +63,8 @@ def plan(raw: Path, options: PrepareOptions) -> Plan:
     if not tests:
         raise SOURCE.wrong_folder(raw, "no test/NORMAL in it")
     base = tests[0].parent
-    errors = [Note(name, "is not there.") for name in _missing(base, options.train)]
+    wanted = [f"test/{kind}" for kind in CLASSES] + (["train/NORMAL"] if options.train else [])
+    errors = [Note(name, "is not there.") for name in wanted if not (base / name).is_dir()]
     held_out = _scans(base, ("test", "val"), CLASSES, options.limit, errors)
     train = _scans(base, ("train",), ("NORMAL",), options.limit, errors) if options.train else []
     pool = (_pool_patients if options.patient_split else _pool_images)(held_out, train, options)
@@ -94,11 +95,6 @@ def copy(path: Path, target: str) -> Iterator[Output]:
 def _item(scan: Scan, split: Split) -> Item:
     work = partial(copy, scan.path, image_path(split, scan.abnormal, scan.path.name))
     return Item(scan.key, (scan.path,), work)
-
-
-def _missing(base: Path, train: bool) -> list[str]:
-    wanted = [f"test/{kind}" for kind in CLASSES] + (["train/NORMAL"] if train else [])
-    return [name for name in wanted if not (base / name).is_dir()]
 
 
 def _scans(

@@ -242,12 +242,9 @@ def pair_up(paths: Iterable[Path], image: re.Pattern[str], labels: re.Pattern[st
         if len(kinds["image"]) == len(kinds["labels"]) == 1:
             pairs.append(Pair(number, kinds["image"][0], kinds["labels"][0]))
         else:
-            errors.append(Note(_name(kinds), _problem(kinds)))
+            first = next(path.name for paths in kinds.values() for path in paths)
+            errors.append(Note(first, _problem(kinds)))
     return Paired(tuple(pairs), tuple(errors))
-
-
-def _name(kinds: dict[str, list[Path]]) -> str:
-    return next(path.name for paths in kinds.values() for path in paths)
 
 
 def _problem(kinds: dict[str, list[Path]]) -> str:

@@ -64,7 +64,11 @@ class Scan(NamedTuple):
 
 def plan(raw: Path, options: PrepareOptions) -> Plan:
     """Look at all labels first: they decide which scans are normal."""
-    folders = {part: _part_folder(raw, name) for part, name in _PARTS.items()}
+    parents = [images.parent for images in folders_below(raw, "original_images")]
+    folders = {
+        part: next((folder for folder in parents if folder.name == name), None)
+        for part, name in _PARTS.items()
+    }
     held_out, train = folders["valid"], folders["train"] if options.train else None
     if held_out is None:
         raise SOURCE.wrong_folder(raw, "no Edema_validationset/original_images in it")
@@ -97,11 +101,6 @@ def make(image: Path, labels: Path, name: str, split: Split, abnormal: bool) -> 
 def _lesion(labels: Path) -> BoolArray:
     pixels = read_raster(labels).pixels
     return np.asarray((pixels if pixels.ndim == 2 else pixels.max(axis=2)) > 0)
-
-
-def _part_folder(raw: Path, name: str) -> Path | None:
-    images = folders_below(raw, "original_images")
-    return next((folder.parent for folder in images if folder.parent.name == name), None)
 
 
 def _scans(part: Path, train: bool, limit: int | None, errors: list[Note]) -> list[Scan]:

@@ -100,7 +100,13 @@ class _Run:
             while plan.choose is not None:
                 self._run("probes", plan.probes, "Looking")
                 facts = {key: unit["facts"] for key, unit in sorted(self.records["probes"].items())}
-                plan = _joined(plan, plan.choose(facts))
+                then = plan.choose(facts)
+                plan = dataclasses.replace(
+                    then,
+                    skipped=plan.skipped + then.skipped,
+                    errors=plan.errors + then.errors,
+                    caveats=plan.caveats + then.caveats,
+                )
             self._run("items", plan.items, "Preparing")
         finally:
             self.journal.file.close()
@@ -162,7 +168,8 @@ class _Run:
             key=lambda pair: (pair[0].key, pair[0].reason),
         )
         skipped = sorted(plan.skipped, key=lambda note: (note.key, note.reason))
-        counts = Counter(str(PurePosixPath(path).parents[1]) for path in self._images())
+        made = map(PurePosixPath, self._outputs())
+        counts = Counter(str(path.parents[1]) for path in made if path.parent.name == "img")
         content: dict[str, Any] = {
             "made_by": self.header,
             "caveats": plan.caveats,
@@ -185,18 +192,6 @@ class _Run:
             tuple(note for note, _ in failed),
             plan.caveats,
         )
-
-    def _images(self) -> list[str]:
-        return [path for path in self._outputs() if PurePosixPath(path).parent.name == "img"]
-
-
-def _joined(first: Plan, then: Plan) -> Plan:
-    return dataclasses.replace(
-        then,
-        skipped=first.skipped + then.skipped,
-        errors=first.errors + then.errors,
-        caveats=first.caveats + then.caveats,
-    )
 
 
 def _header(source: Source, options: PrepareOptions) -> dict[str, Any]:
@@ -237,16 +232,12 @@ def listed_names(places: Iterable[Path]) -> tuple[tuple[str, ...], tuple[str, ..
         if not files:
             raise InputError(f"{place}: no support lists (*.txt) in this folder.")
         for file in files:
-            for letter, found in _read(file):
-                names[letter].update(found)
+            lines = read_list(file).splitlines()
+            matches = [LINE.fullmatch(line.strip()) for line in lines if line.strip()]
+            if not matches or None in matches:
+                raise InputError(
+                    f"{file}: not a support list. Expected lines 'n-0: file …' and 'a-0: file …'."
+                )
+            for match in filter(None, matches):
+                names[match[1]].update(match[2].split())
     return tuple(sorted(names["n"])), tuple(sorted(names["a"]))
-
-
-def _read(file: Path) -> list[tuple[str, list[str]]]:
-    lines = read_list(file).splitlines()
-    matches = [LINE.fullmatch(line.strip()) for line in lines if line.strip()]
-    if not matches or None in matches:
-        raise InputError(
-            f"{file}: not a support list. Expected lines 'n-0: file …' and 'a-0: file …'."
-        )
-    return [(match[1], match[2].split()) for match in matches if match is not None]

@@ -11,7 +11,7 @@ from typing import IO, Any, Literal, TypedDict
 from recap._download import sha256_of
 from recap._files import write_atomic
 from recap._process import Processes, run_each
-from recap.data.prepare.plan import Item, Output, Probe
+from recap.data.prepare.plan import Item, Probe
 from recap.errors import InputError, RecapError
 
 _DIED = (
@@ -120,20 +120,16 @@ def _write_all(item: Item, folder: Path) -> dict[str, str]:
     written: dict[str, str] = {}
     try:
         for output in item.work():
-            _write(folder, output)
+            try:
+                write_atomic(folder / output.path, output.data)
+            except InputError as error:
+                raise _WriteError(f"{error} What is finished stays.") from error
             written[output.path] = hashlib.sha256(output.data).hexdigest()
     except Exception:
         for path in written:
             (folder / path).unlink(missing_ok=True)
         raise
     return dict(sorted(written.items()))
-
-
-def _write(folder: Path, output: Output) -> None:
-    try:
-        write_atomic(folder / output.path, output.data)
-    except InputError as error:
-        raise _WriteError(f"{error} What is finished stays.") from error
 
 
 def run_tasks(tasks: Sequence[Task], workers: int) -> Iterator[Outcome]:
@@ -176,7 +172,10 @@ def open_journal(folder: Path, header: Mapping[str, Any]) -> Journal:
     for before, records in found:
         _refuse_other(folder, before, header)
         if _without_options(before) != _without_options(header):
-            records = {kind: _outdated(units) for kind, units in records.items()}
+            records = {
+                kind: {key: Record(**{**record, "work": ""}) for key, record in units.items()}
+                for kind, units in records.items()
+            }
         for kind, units in records.items():
             known[kind].update(units)
     return Journal(known, _start(folder, header, known))
@@ -248,7 +247,3 @@ def _refuse_other(folder: Path, before: Mapping[str, Any], now: Mapping[str, Any
 
 def _without_options(header: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in header.items() if key != "options"}
-
-
-def _outdated(units: dict[str, Record]) -> dict[str, Record]:
-    return {key: Record(**{**record, "work": ""}) for key, record in units.items()}

@@ -76,7 +76,7 @@ class DicomFile:
             return [plane_of(frame_tags(self.header, number)) for number in frames]
 
     def identity(self) -> Identity:
-        """Whom and what the file shows."""
+        """Read whom and what the file shows."""
         with careful(self.path):
             return Identity(*(text(self.header, keyword) for keyword in _IDENTITY))
 
@@ -260,7 +260,7 @@ def _layout(header: Any, stream: IO[bytes], source: str) -> Layout:
 
 
 def why_no_pixels(header: Any) -> str:
-    """Why a data set without pixels is not an image."""
+    """Explain why a data set without pixels is not an image."""
     if is_directory(header):
         return "a DICOMDIR lists images but holds none. Name the folder that it stands in."
     if not len(header):

@@ -124,7 +124,7 @@ def same_frame(planes: Sequence[Plane]) -> bool:
 
 
 def why_no_grid(planes: Sequence[Plane]) -> str:
-    """Why slices, sorted by place, are no volume; empty if they are one."""
+    """Explain why slices, sorted by place, are no volume; empty if they are one."""
     if len(planes) < 2:
         return "there is only one slice"
     if not same_frame(planes):

@@ -142,7 +142,7 @@ def is_own(header: Tags) -> bool:
 
 
 def why_beside_slide(header: Tags) -> str:
-    """Why a file that belongs to a slide is no case; empty for all others."""
+    """Explain why a file that belongs to a slide is no case; empty for all others."""
     kinds = _kinds(header)
     if "RESAMPLED" in kinds:
         return _BESIDE["THUMBNAIL"]
@@ -150,7 +150,7 @@ def why_beside_slide(header: Tags) -> str:
 
 
 def why_no_picture(header: Tags) -> str:
-    """Why a file is not read: it has a slide's tiles for frames, or shows no tissue."""
+    """Explain why a file is not read: it has a slide's tiles for frames, or shows no tissue."""
     if _kinds(header) and integer(header, "NumberOfFrames") > 1:
         # Each tile would be an image, edges, background and all, without its place in the slide.
         return (

@@ -166,7 +166,7 @@ class Series:
     planes: tuple[Plane | None, ...] = ()
     size_hw: tuple[int, int] = (0, 0)
     skipped: str = ""
-    """Why they are no images; such a series is not to be opened."""
+    """The reason why they are no images; such a series is not to be opened."""
 
 
 def group_series(files: Sequence[Path]) -> list[Series]:

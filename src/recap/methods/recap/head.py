@@ -62,12 +62,12 @@ class ReCAP(Scorer):
         return found if isinstance(found, Memory) else None
 
     def find_source(self, name: str) -> nn.Module | None:
-        """The source of that name, if this detector has it."""
+        """Find the source of that name, if this detector has it."""
         return dict(self.sources.items()).get(name)
 
     @torch.no_grad()
     def encode(self, pixels: Tensor) -> Tensor:
-        """All tokens of the tapped layers that no trained parameter touches: (B, L, T, width).
+        """Return all tokens of the tapped layers no trained parameter touches: (B, L, T, width).
 
         Where adapters write back, those of the first alone.
         """
@@ -98,7 +98,7 @@ class ReCAP(Scorer):
         return [maps, scores]
 
     def view(self, features: Features, parts: bool = False) -> View:
-        """A batch as every source sees it."""
+        """Return a batch as every source sees it."""
         tokens = self.tokens(features)
         maps = Sight(self.maps, tokens[0])
         scores = maps if self.shared else Sight(self.scores, tokens[-1])
@@ -132,7 +132,7 @@ class ReCAP(Scorer):
         return self.drawing.on_pixels(maps, pixels)
 
     def patch_at(self, row: int, column: int) -> int:
-        """The patch that has most to say at a pixel of the square."""
+        """Find the patch that has most to say at a pixel of the square."""
         weights = self.drawing.weights(self.encoder.grid)
         return int(weights[row].argmax()) * self.encoder.grid + int(weights[column].argmax())
 
@@ -143,7 +143,7 @@ class ReCAP(Scorer):
         return self.memory.nearest(self.view(self.features(self.encode(pixels), pixels)), patch)
 
     def without(self, image: int) -> Self | None:
-        """The model as if one of its normal support images had not been there, but for training."""
+        """Return the model as if one of its normal images had not been there, but for training."""
         left: dict[str, nn.Module] = {}
         for name, source in self.sources.items():
             without = cast(Callable[[int], nn.Module | None], source.without)(image)
@@ -172,7 +172,7 @@ class ReCAP(Scorer):
 
     @torch.no_grad()
     def drift_bound(self) -> Tensor | None:
-        """The largest drift that any image can cause: (2, L, 2) as branch, layer, class."""
+        """Bound the drift that any image can cause: (2, L, 2) as branch, layer, class."""
         if not self.maps.prototypes:
             return None
         bounds = [

@@ -20,7 +20,7 @@ SMALLEST = 1e-3
 
 
 def with_lesions(images: LabelledImages, seed: int) -> tuple[LabelledImages, list[int]]:
-    """All images and, after them, copies of some normal ones with a lesion on each.
+    """Return all images and, after them, copies of some normal ones with a lesion on each.
 
     Returns also where those copies of normal images and their lesions are.
     """
@@ -70,7 +70,7 @@ def make_lesions(pixels: Tensor, copies: int, seed: int) -> tuple[Tensor, Tensor
 def _visible_lesion(
     kind: Lesion, image: Tensor, pixels: Tensor, donors: list[int], generator: Generator
 ) -> tuple[Tensor, Tensor]:
-    """One that covers enough pixels: air pasted on air cannot be seen."""
+    """Make a lesion that covers enough pixels: air pasted on air cannot be seen."""
     for _ in range(TRIES):
         donor = pixels[donors[int(torch.randint(len(donors), (), generator=generator))]]
         changed = kind(image, donor, draw_region(image, generator), generator)

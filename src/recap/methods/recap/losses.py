@@ -66,7 +66,7 @@ class LossTerms:
     NAMES: ClassVar = ("loss", "segmentation", "detection", "separation")
 
     def by_name(self) -> dict[str, float]:
-        """The terms as numbers."""
+        """Return the terms as numbers."""
         values = torch.stack([self.total, self.segmentation, self.detection, self.separation])
         return dict(zip(self.NAMES, values.detach().tolist(), strict=True))
 
@@ -85,7 +85,7 @@ class Objective:
         self.top_k: float = model.settings.model.top_k
 
     def __call__(self, hidden: Tensor, images: LabelledImages) -> LossTerms:
-        """The loss of one batch, from its frozen features."""
+        """Compute the loss of one batch, from its frozen features."""
         by_mask = images.has_mask
         by_label = ~by_mask if len(self.branches) == 1 else torch.ones_like(by_mask)
         det, seg = self._margins(hidden, by_label, by_mask)

@@ -44,7 +44,7 @@ class Drawing:
         return upsample(values, self.input_px, self.patch_px, self.mode, self.blur_px, cells)
 
     def draw_plainly(self, values: Tensor) -> Tensor:
-        """A map as losses see it, with neither blur nor edges: (..., R) -> (..., S, S)."""
+        """Draw a map as losses see it, with neither blur nor edges: (..., R) -> (..., S, S)."""
         return upsample(values, self.input_px, self.patch_px, self.mode)
 
     def weights(self, grid: int) -> Tensor:
@@ -56,7 +56,7 @@ class Drawing:
         return Edges(pixels, self.edge_px).follow(maps) if self.edge_px else maps
 
     def finish(self, maps: Tensor, pixels: Tensor) -> Tensor:
-        """The same in 0..1: following an edge may leave that range by a little."""
+        """Bring drawn maps to pixels in 0..1; following an edge may leave that range a little."""
         return self.on_pixels(maps, pixels).clamp(0, 1) if self.edge_px else maps
 
 

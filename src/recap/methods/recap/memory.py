@@ -138,7 +138,7 @@ class Memory(nn.Module):
         return found
 
     def without(self, image: int) -> Self | None:
-        """The memory as if one of its images had not been remembered; None if nothing is left."""
+        """Return the memory as if one of its images were not remembered; None if nothing stays."""
         assert self.rows is not None
         layers, branches = self.rows.shape[:2]
         left = [[self._of_others(n, b, image) for b in range(branches)] for n in range(layers)]
@@ -183,7 +183,7 @@ def build_memory(tokens: Tensor) -> Tensor:
 
 
 def choose_rows(tokens: Tensor, coreset: int | None) -> tuple[Tensor, Tensor | None]:
-    """The memory's rows and, if it is a coreset, which of the N · R patches they are: (M,)."""
+    """Choose the memory's rows; of a coreset also tell which of all patches they are: (M,)."""
     rows = build_memory(tokens)
     if coreset is None or coreset >= len(rows):
         return rows, None

@@ -78,7 +78,7 @@ class PrototypePair(nn.Module):
 
     @torch.no_grad()
     def drift_bound(self) -> Tensor:
-        """The largest drift that any image can cause: (2,)."""
+        """Bound the drift that any image can cause: (2,)."""
         if self.weight is None:
             return self.base.new_zeros(2)
         if self.condition.strength is None:
@@ -150,7 +150,7 @@ def stay(base: Tensor, projected: Tensor | None, gate: Tensor | None, eta: float
 
 
 def bounded_strength(gate: Tensor | None, eta: float) -> Tensor | float:
-    """The largest entry of σ(β) · η · tanh(W c)."""
+    """Compute the largest entry of σ(β) · η · tanh(W c)."""
     return eta if gate is None else torch.sigmoid(gate) * eta
 
 

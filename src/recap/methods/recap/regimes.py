@@ -37,7 +37,7 @@ class Lesson:
     by_masks: bool = False
     """Whether masks alone teach, real or made up."""
     part: str = ""
-    """What its unfinished work and its stages are called, where there is another lesson."""
+    """The name of its unfinished work and its stages, where there is another lesson."""
 
 
 @dataclass(frozen=True)
@@ -143,7 +143,7 @@ REGIMES: dict[str, Regime] = {
 
 
 def choose_variant(settings: RecapSettings, mode: Mode, has_masks: bool) -> str:
-    """The row for what there is to learn from, and for what the settings ask."""
+    """Choose the row for what there is to learn from, and for what the settings ask."""
     one = settings.model.branches == "taught"
     if mode == "few-shot" and one:
         alone = "labels" if settings.training.made_up_lesions else "labels_alone"
@@ -163,7 +163,7 @@ def choose_variant(settings: RecapSettings, mode: Mode, has_masks: bool) -> str:
 
 
 def build(encoder: Encoder, settings: RecapSettings, regime: str) -> ReCAP:
-    """A head at its start; the same seed gives the same start, whatever ran before."""
+    """Build a head at its start; the same seed gives the same start, whatever ran before."""
     row, head = REGIMES[regime], settings.model
     lessons, writes_back = row.lessons, head.write_back and bool(row.lessons)
     _refuse_write_back(settings, row)
@@ -218,7 +218,7 @@ def _refuse_write_back(settings: RecapSettings, row: Regime) -> None:
 
 
 def new_branches(encoder: Encoder, settings: RecapSettings, count: int) -> list[Branch]:
-    """One or two branches at a random start, drawn layer by layer."""
+    """Make one or two branches at a random start, drawn layer by layer."""
     head = settings.model
     channels = head.bottleneck or min(768, encoder.width)
     shared = random_prototypes(channels) if CONDITIONING[head.conditioning].shared else None

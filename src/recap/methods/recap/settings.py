@@ -27,7 +27,7 @@ class ModelSettings(Section):
     top_k: Annotated[float, Field(gt=0, le=1)] = 0.10
     """Share of the patches whose mean is the image score."""
     upsample: Upsample = "centres"
-    """Where patch values stand in the map: at the patch centres (lines up with the image), or
+    """The places of patch values in the map: at the patch centres (lines up with the image), or
     stretched so that the outer patches touch the border (`align_corners=True`, as MVFA does)."""
     zero_shot_score: Literal["prototypes", "class_tokens"] = "prototypes"
     """What image scores of zero-shot detectors rest on: their prototypes; or which way class tokens
@@ -89,7 +89,7 @@ class RecapSettings(Settings):
 
     method: str = "recap"
     preset: Preset = "fast"
-    """What the rest started from; the defaults of this class are those of `fast`."""
+    """The preset that the rest started from; the defaults of this class are those of `fast`."""
     model: ModelSettings = ModelSettings()
     memory: MemorySettings = MemorySettings()
     training: TrainingSettings = TrainingSettings()

@@ -86,7 +86,7 @@ class WholeImage(nn.Module):
         return _of_image(self.name, torch.sigmoid(place), self.share)
 
     def without(self, image: int) -> Self:
-        """The regression on all other images, while these are at hand; afterwards as it is."""
+        """Regress on all other images, while these are at hand; afterwards leave it as it is."""
         if self._learned is None:
             return self
         vectors, abnormal = self._learned

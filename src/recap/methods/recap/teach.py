@@ -214,7 +214,7 @@ def train(
 
 
 def epoch_order(chosen: Sequence[int], seed: int, epoch: int) -> list[int]:
-    """The order of one epoch: a function of seed and epoch alone, so that a resumed run agrees."""
+    """Shuffle one epoch, by seed and epoch alone, so that a resumed run agrees."""
     generator = torch.Generator().manual_seed((seed * 1_000_003 + epoch) % 2**63)
     return [chosen[i] for i in torch.randperm(len(chosen), generator=generator).tolist()]
 

@@ -111,7 +111,7 @@ class DicomWeb:
         )
 
     def _failure(self, answer: Any) -> int | None:
-        """The first reason; an archive that is full says nothing about the object, and raises."""
+        """Read the first reason; raise if the archive is full, which says nothing of the object."""
         failed = answer.get("FailedSOPSequence") or ()
         reasons = [item.get("FailureReason") for item in failed]
         if any(reason in OUT_OF_RESOURCES for reason in reasons):
@@ -150,7 +150,7 @@ _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
 def _session(token: str | None) -> Any:
-    """A session that does not wait for ever and follows no redirect."""
+    """Make a session that does not wait for ever and follows no redirect."""
     requests = require("requests", "pacs")
     session = requests.Session()
     if token:

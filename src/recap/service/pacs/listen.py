@@ -26,7 +26,7 @@ LOOPBACK = ("127.0.0.1", "::1", "localhost")
 _MAX_ATTEMPTS = 10
 _TICK_S, _LONGEST_WAIT_S = 0.2, 60.0
 _SILENCE_S = 60.0
-"""How long a peer may pause, within a message or between two."""
+"""The time that a peer may pause, within a message or between two."""
 _log = logging.getLogger(__name__)
 
 
@@ -86,15 +86,12 @@ class _Arrivals:
             quiet = [
                 study
                 for study, last in self.last.items()
-                if last <= limit and not self._is_open(study)
+                if last <= limit and not any(one.is_alive() for one in self.senders.get(study, ()))
             ]
             for study in quiet:
                 del self.last[study]
                 self.senders.pop(study, None)
             return quiet
-
-    def _is_open(self, study: str) -> bool:
-        return any(association.is_alive() for association in self.senders.get(study, ()))
 
 
 class Listener:
@@ -327,7 +324,7 @@ def _names(data: bytes) -> tuple[str, str, str] | None:
 
 
 def _storage_scp(settings: ListenSettings) -> Any:
-    """An application entity that takes all kinds of images in all transfer syntaxes."""
+    """Make an application entity that takes all kinds of images in all transfer syntaxes."""
     pynetdicom = require("pynetdicom", "pacs")
     # Its messages may hold what peers send.
     logging.getLogger("pynetdicom").setLevel(logging.CRITICAL)

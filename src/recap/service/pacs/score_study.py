@@ -18,7 +18,7 @@ _log = logging.getLogger(__name__)
 
 
 def study_scorer(detector: "Detector") -> Callable[[Path, Path], list[Unscored]]:
-    """A function that scores every case of a folder and writes a folder of results for each.
+    """Make a function that scores every case of a folder and writes a folder of results for each.
 
     It gives the cases that could not be scored; if that is all of them, it raises.
     """

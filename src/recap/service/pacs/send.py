@@ -21,11 +21,11 @@ from recap.service.pacs.spool import Answer
 _ADDRESS = re.compile(r"(?P<title>[^@\\]{1,16})@(?P<host>\[[^\]]+\]|[^:@\[\]]+):(?P<port>\d{1,5})")
 _WARNINGS, _HAS_IT_ALREADY = range(0xB000, 0xC000), 0x0111
 _NEVER = (0x0122, 0xC122, *range(0xA900, 0xAA00))
-"""What an archive says of kinds and transfer syntaxes that it does not know, and of objects that
+"""Answers about kinds and transfer syntaxes that an archive does not know, and about objects that
 contradict their kind. All else may pass: a right that is missing, a data base that hiccups; many
 archives also answer "cannot understand" (0xC000) to whatever goes wrong in them."""
 _OF_THE_OBJECT = (400, 413, 415, 422)
-"""What HTTP answers say of what was sent rather than of the archive."""
+"""HTTP answers that speak of what was sent rather than of the archive."""
 _TIMEOUT_S = 30
 _log = logging.getLogger(__name__)
 
@@ -59,7 +59,7 @@ class Address:
 
 
 def parse_address(text: str) -> Address:
-    """An address written as AE@HOST:PORT."""
+    """Parse an address written as AE@HOST:PORT."""
     found = _ADDRESS.fullmatch(text)
     if not found or not 0 < int(found["port"]) < 2**16:
         raise SettingsError(
@@ -78,14 +78,6 @@ def _answer(code: int | None, archive: str) -> Answer:
     raise StuckError(f"{archive} does not take it ({said}).")
 
 
-def _read(path: Path) -> Any:
-    """A result to send; what cannot be read must not hold up the others."""
-    try:
-        return read_whole(path)
-    except InputError as error:
-        raise StuckError(str(error)) from error
-
-
 class DicomPeer:
     """An application entity that takes results by C-STORE over one association."""
 
@@ -96,7 +88,10 @@ class DicomPeer:
 
     def send(self, path: Path) -> Answer:
         """Send one file; an answer that it will never be taken is an answer, too."""
-        dataset = _read(path)
+        try:
+            dataset = read_whole(path)
+        except InputError as error:  # what cannot be read must not hold up the others
+            raise StuckError(str(error)) from error
         association = self._connected()
         try:
             status = association.send_c_store(dataset)
@@ -145,7 +140,7 @@ class DicomPeer:
 
 
 def _requestor(own_title: str) -> Any:
-    """An application entity that offers all that recap writes."""
+    """Make an application entity that offers all that recap writes."""
     ae = require("pynetdicom", "pacs").AE(ae_title=own_title)
     kinds = require("pynetdicom.sop_class", "pacs")
     for kind in (
@@ -187,7 +182,7 @@ class Connection(socket.socket):
         self._received = 0
 
     def recv(self, size: int, flags: int = 0) -> bytes:
-        """The next bytes of a message."""
+        """Receive the next bytes of a message."""
         data = super().recv(size, flags)
         self._received += len(data)
         if self._most is not None and self._received > self._most:

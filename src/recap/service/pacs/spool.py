@@ -35,7 +35,7 @@ _MEASURE_S = 1.0
 
 
 def key_of(uid: str) -> str:
-    """A name for a UID that says nothing else."""
+    """Name a UID in a way that says nothing else."""
     return sha256(uid.encode()).hexdigest()[:_KEY_LETTERS]
 
 
@@ -192,7 +192,7 @@ class Spool:
         return self._counts.get(key_of(study_uid), 0)
 
     def arriving(self) -> list[str]:
-        """The keys of studies that are not sealed."""
+        """List the keys of studies that are not sealed."""
         return sorted(path.name for path in (self.root / "incoming").iterdir())
 
     def seal(self, study: str) -> Round | None:
@@ -265,7 +265,11 @@ class Spool:
         shutil.rmtree(made, ignore_errors=True)
         (made / "images").mkdir(parents=True)
         for path in (path for each in unscored for path in each.files):
-            _link(path, made / "images" / path.name)
+            copy = made / "images" / path.name
+            try:
+                copy.hardlink_to(path)
+            except OSError:  # not every file system has links
+                shutil.copyfile(path, copy)
         write_atomic(made / "reason.txt", "".join(f"{each.reason}\n" for each in unscored))
         study, _, sealed = partly.name.partition("-")
         # A name of its own: back in work/ it may meet the round that it comes from.
@@ -315,7 +319,7 @@ def _digests(each: Round) -> Iterator[tuple[str, str]]:
 
 
 def _drop_known_series(new: Round, known: dict[str, str]) -> None:
-    """A series that came again unchanged is left out; one with anything new is kept whole."""
+    """Leave out a series that came again unchanged; keep one with anything new whole."""
     if not known:
         return
     digests = dict(_digests(new))
@@ -325,10 +329,3 @@ def _drop_known_series(new: Round, known: dict[str, str]) -> None:
     for name in digests:
         if name.partition("-")[0] not in changed:
             (new.images / name).unlink()
-
-
-def _link(path: Path, new: Path) -> None:
-    try:
-        new.hardlink_to(path)
-    except OSError:  # not every file system has links
-        shutil.copyfile(path, new)

@@ -2,8 +2,7 @@
 
 import pytest
 
-from recap.cli.bars import bars
-from recap.cli.words import printable
+from recap.cli.terminal import bars, printable
 from recap.errors import counted
 
 HOSTILE = "a\x1b[2J\nScoring: 9/9\u202eb\udcff.png"

@@ -1,10 +1,13 @@
-"""Progress bars on stderr; a plain line per stage where there is no terminal."""
+"""Output for a terminal: progress on stderr, and text whose names cannot command it.
+
+Where there is no terminal, progress is a plain line per stage.
+"""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from recap.cli.words import printable
+from recap.errors import some
 from recap.progress import Progress
 
 STAGES = {
@@ -82,3 +85,21 @@ def _plain() -> Progress:
             print(line, file=sys.stderr, flush=True)
 
     return show
+
+
+def printable(text: str, keep: str = "") -> str:
+    """Text for a terminal or a log: what a file name could command there is shown instead.
+
+    An escape sequence may clear the screen, a line break forge a line of a log.
+    """
+    return "".join(
+        c if c.isprintable() or c in keep else c.encode("unicode_escape").decode() for c in text
+    )
+
+
+def unmatched_exclusions(listed_in: str, entries: Sequence[str], domain: str) -> str:
+    """Say that entries of an exclusion list leave nothing out."""
+    return (
+        f"{listed_in}: entries that match no image here: {some(entries)}. An entry starts with the "
+        f"data set's folder, as {domain}_AD/test/… does."
+    )
