@@ -4,9 +4,10 @@
                                     [--bottleneck C] [--runs 15] [--pictures 40]
 
 First the models alone: one image on one core, as `recap score` and `recap evaluate` run them side
-by side, and one image on all cores. Then all that `recap score` does with a folder of phantoms,
-from reading to ten folders of maps, regions and overlays. Weights and memories are random: they
-do not change the time. Contenders take turns, so that a slow moment hits all alike.
+by side, and one image on all cores; tokens pass through files, as they do there. Then all that
+`recap score` does with a folder of phantoms, from reading to ten folders of maps, regions and
+overlays. Weights and memories are random: they do not change the time. Contenders take turns, so
+that a slow moment hits all alike.
 """
 
 import shutil
@@ -29,7 +30,7 @@ from recap.config import Settings
 from recap.data.cases import Found, find_cases
 from recap.data.phantom import phantom
 from recap.encoders.load import load_encoder
-from recap.encoders.memo import Shared
+from recap.encoders.memo import Memo
 from recap.io import image_from_array
 from recap.methods.registry import resolve_settings
 from recap.report.writers import OldDicom, Overlays
@@ -60,7 +61,7 @@ def main(
     first = detectors[0]
     print(
         f"{cores} cores, {encoder}, {first.model.encoder.input_px} px, {shots}-shot, "
-        f"C = {first.model.channels}, {rows(first)} memory rows"
+        f"C = {first.card.settings.model.bottleneck}, {rows(first)} memory rows"
     )
     print(f"{'':<40}{'ms (best)':>12}{'× one (median)':>18}{'processor time':>18}")
     image = image_from_array(picture(0))
@@ -93,8 +94,12 @@ def show(laps: dict[str, list[Lap]]) -> None:
 
 def score_many(detectors: Sequence[Detector], image: Image) -> list[Prediction]:
     """What every detector says about an image that is encoded once."""
-    with Shared().used():
-        return [detector.score(image) for detector in detectors]
+    encoder = detectors[0].model.encoder
+    with tempfile.TemporaryDirectory() as folder:
+        encoder.memo = Memo(Path(folder))
+        found = [detector.score(image) for detector in detectors]
+        encoder.memo = None
+    return found
 
 
 def score_folder(detectors: Sequence[Detector], cases: Sequence[Found], folder: Path) -> None:
@@ -120,6 +125,7 @@ def write_cases(folder: Path, count: int) -> Sequence[Found]:
 def make_detectors(settings: Settings, heads: int, shots: int) -> list[Detector]:
     """Detectors with side adapters on one encoder, with random numbers."""
     encoder, mode = load_encoder(settings.encoder), "few-shot" if shots else "zero-shot"
+    encoder.checksum = "timed"  # what random weights give is never kept
     models = [timed_model("recap", encoder, settings, shots) for _ in range(heads)]
     return [
         assemble(model, mode, settings, [], {}, (0.0, 1.0), "Timed.", model.regime)
@@ -130,7 +136,7 @@ def make_detectors(settings: Settings, heads: int, shots: int) -> list[Detector]
 def rows(detector: Detector) -> int:
     """Rows per layer and branch."""
     memory = detector.model.memory
-    return 0 if memory is None else memory.shape[2]
+    return 0 if memory is None else memory.rows.shape[2]
 
 
 def ratio(laps: list[Lap], base: list[Lap], clock: int) -> float:

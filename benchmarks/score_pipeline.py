@@ -181,7 +181,8 @@ def encoder_seconds(detector: Detector, cases: Sequence[Found], batch: int) -> f
 
     @torch.inference_mode()
     def encode(images: torch.Tensor) -> None:
-        detector.model.encoder.compute_taps(images.to(detector.model.device))
+        encoder = detector.model.encoder
+        encoder.compute(images.to(detector.model.device), encoder.layers)
 
     with one_core_each(detector):
         encode(pixels[0])
