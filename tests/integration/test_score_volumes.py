@@ -290,7 +290,8 @@ def test_a_series_that_lost_a_slice_leaves_nothing_for_others(detector, scored, 
     found = score_to_folder(detector, cases, tmp_path / "out", draw)
     assert [row.status for row in found] == ["error", "error"]
     assert all("there is no such file" in row.error for row in found)
-    assert len(scored) == 8
+    # Slices of both were scored; how many more, before the missing one ended it, varies.
+    assert {Path(source).parent.name for source in scored} == {"1.2.3", "1.2.4"}
 
 
 def test_a_pipe_is_not_waited_for(detector, tmp_path):
